@@ -1,0 +1,13 @@
+"""Errors that reach a user: one line each, naming the way out."""
+
+
+class VimeOtelError(Exception):
+    """Something the user can mend; the command line prints the message and exits with `exit_code`."""
+
+    exit_code = 1
+
+
+class UsageError(VimeOtelError):
+    """The command or a setting was written wrongly."""
+
+    exit_code = 2

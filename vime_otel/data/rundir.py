@@ -1,0 +1,298 @@
+"""Run directories: writing one whole, finding and reading them; see docs/formats.md."""
+
+from __future__ import annotations
+
+import array
+import os
+import re
+import shutil
+import sqlite3
+import tempfile
+from collections.abc import Iterator
+from datetime import datetime, timezone
+from functools import cached_property
+from pathlib import Path
+from typing import Any
+
+import orjson
+
+from . import folded, settings
+from .errors import VimeOtelError
+from .recording import ENGINE_PART, KINDS, Recording, StepRow, StepTotals, sum_overall, sum_rank
+
+FORMAT = 1
+HEADER_FILE = "recording.json"
+STEPS_FILE = "steps.json"
+TOTALS_FILE = "totals.sqlite"
+JOURNAL_FILE = "spans.otlp"
+TORCH_DIR = "torch"
+_ENGINE_LABEL_SAFE = re.compile(r"[^A-Za-z0-9._-]+")
+
+
+def runs_root(given: str | Path | None = None) -> Path:
+    """The folder of the run directories: `given`, or VIME_OTEL_RUNS, or `runs`."""
+    return Path(given or settings.get(settings.RUNS))
+
+
+def new_run_name(recording_id: str, label: str | None, now: datetime | None = None) -> str:
+    """`<UTC time>-<short id>[-label]`; anything unusual in the label becomes `_`."""
+    stamp = (now or datetime.now(timezone.utc)).strftime("%Y%m%dT%H%M%SZ")
+    name = f"{stamp}-{recording_id[:8]}"
+    return f"{name}-{_ENGINE_LABEL_SAFE.sub('_', label)[:60]}" if label else name
+
+
+def write_atomically(path: Path, content: bytes) -> None:
+    """Write a file whole and rename it into place, so that a reader never sees half of it."""
+    descriptor, temporary = tempfile.mkstemp(dir=path.parent, prefix=f".{path.name}.")
+    try:
+        with os.fdopen(descriptor, "wb") as file:
+            file.write(content)
+        os.chmod(temporary, 0o644)
+        os.replace(temporary, path)
+    except BaseException:
+        Path(temporary).unlink(missing_ok=True)
+        raise
+
+
+def write_folded_files(directory: Path, recording: Recording, decode_tokens: int | None = None) -> None:
+    """Write the folded files, `.calls` and steps.json of a recording into `directory`."""
+    for kind in KINDS:
+        if kind in recording.kinds():
+            _write_kind(directory, kind, sum_overall(recording.of_kind(kind)))
+        else:  # left by an earlier recording in the same folder
+            for suffix in ("folded", "calls"):
+                (directory / f"{kind}.{suffix}").unlink(missing_ok=True)
+    content = {
+        "steps": recording.steps(),
+        "decode_tokens": decode_tokens,
+        "rows": [row.as_dict() for row in recording.rows],
+    }
+    write_atomically(directory / STEPS_FILE, orjson.dumps(content, option=orjson.OPT_INDENT_2))
+
+
+def write_run(directory: Path, recording: Recording, decode_tokens: int | None = None) -> None:
+    """Write every file of a finished recording but its journal; recording.json comes last."""
+    directory.mkdir(parents=True, exist_ok=True)
+    write_folded_files(directory, recording, decode_tokens)
+    shutil.rmtree(directory / "ranks", ignore_errors=True)
+    for engine, rank in recording.ranks():
+        rank_directory = directory / "ranks" / f"{engine}-{rank}"
+        rank_directory.mkdir(parents=True, exist_ok=True)
+        for kind in recording.kinds():
+            _write_kind(rank_directory, kind, sum_rank(recording.of_kind(kind), engine, rank))
+    _write_totals(directory / TOTALS_FILE, recording.totals)
+    write_atomically(
+        directory / HEADER_FILE,
+        orjson.dumps({"format": FORMAT, **recording.header}, option=orjson.OPT_INDENT_2),
+    )
+
+
+def _write_kind(directory: Path, kind: str, total: folded.Folded) -> None:
+    write_atomically(directory / f"{kind}.folded", folded.dumps_self_us(total).encode())
+    write_atomically(directory / f"{kind}.calls", folded.dumps(total.calls).encode())
+
+
+def _write_totals(path: Path, totals: list[StepTotals]) -> None:
+    temporary = path.with_name(f".{path.name}.{os.getpid()}")
+    temporary.unlink(missing_ok=True)
+    stack_ids: dict[str, int] = {}
+    connection = sqlite3.connect(temporary)
+    try:
+        with connection:
+            connection.execute(f"PRAGMA user_version = {FORMAT}")
+            connection.execute("CREATE TABLE stacks (id INTEGER PRIMARY KEY, stack TEXT NOT NULL)")
+            connection.execute(
+                "CREATE TABLE totals (engine TEXT, rank TEXT, stage INTEGER, step INTEGER, kind TEXT,"
+                " spans_made INTEGER, spans_dropped INTEGER,"
+                " stack_ids BLOB, inclusive_ns BLOB, calls BLOB, PRIMARY KEY (engine, rank, step))"
+            )
+            for part in totals:
+                ids = [stack_ids.setdefault(stack, len(stack_ids)) for stack in part.stacks]
+                connection.execute(
+                    "INSERT INTO totals VALUES (?,?,?,?,?,?,?,?,?,?)",
+                    (
+                        *part.key[:2],
+                        part.stage,
+                        part.index,
+                        part.kind,
+                        part.spans_made,
+                        part.spans_dropped,
+                        *(
+                            array.array("q", column).tobytes()
+                            for column in (ids, part.inclusive_ns, part.calls)
+                        ),
+                    ),
+                )
+            connection.executemany("INSERT INTO stacks VALUES (?,?)", ((i, s) for s, i in stack_ids.items()))
+    finally:
+        connection.close()
+    os.replace(temporary, path)
+
+
+class RunDirectory:
+    """One run directory, read lazily. Opening something else raises VimeOtelError."""
+
+    def __init__(self, path: Path):
+        self.path = path
+        if not (path / HEADER_FILE).is_file():
+            raise VimeOtelError(
+                f"{path} is not a run: it has no {HEADER_FILE}; `vime-otel collect` makes runs"
+            )
+
+    @cached_property
+    def header(self) -> dict[str, Any]:
+        """The content of recording.json."""
+        header = self._read_json(HEADER_FILE)
+        if header.get("format") != FORMAT:
+            raise VimeOtelError(
+                f"{self.path / HEADER_FILE} has format {header.get('format')!r}, this version reads {FORMAT};"
+                " read it with the version of vime-otel that wrote it"
+            )
+        return header
+
+    @property
+    def id(self) -> str:
+        """The recording's id, 16 hex digits."""
+        return str(self.header["id"])
+
+    @cached_property
+    def rows(self) -> list[StepRow]:
+        """The steps, in the order of steps.json."""
+        try:
+            return [StepRow.from_dict(row) for row in self._read_json(STEPS_FILE)["rows"]]
+        except (KeyError, TypeError) as error:
+            raise VimeOtelError(f"{self.path / STEPS_FILE} lacks {error}; record again") from error
+
+    @cached_property
+    def steps(self) -> dict[str, int]:
+        """Number of steps by kind."""
+        return {str(kind): int(count) for kind, count in self._read_json(STEPS_FILE)["steps"].items()}
+
+    def ranks(self) -> list[str]:
+        """Names of the folders under ranks/, `<engine>-<rank>`."""
+        directory = self.path / "ranks"
+        return (
+            sorted(entry.name for entry in directory.iterdir() if entry.is_dir())
+            if directory.is_dir()
+            else []
+        )
+
+    def self_us(self, kind: str, rank: str | None = None) -> dict[str, int]:
+        """Self time in microseconds by stack, overall or of one of `ranks()`."""
+        return self._read_folded(f"{kind}.folded", rank)
+
+    def calls(self, kind: str, rank: str | None = None) -> dict[str, int]:
+        """Calls by stack, overall or of one of `ranks()`."""
+        return self._read_folded(f"{kind}.calls", rank)
+
+    def torch_traces(self) -> list[Path]:
+        """Torch profiler traces gathered under torch/."""
+        directory = self.path / TORCH_DIR
+        return sorted(directory.glob("**/*.json*")) if directory.is_dir() else []
+
+    def totals(self, first: int = 0, last: int | None = None) -> Iterator[StepTotals]:
+        """Per-step totals of the steps `first` to `last` inclusive, without reading the others."""
+        path = self.path / TOTALS_FILE
+        if not path.is_file():
+            raise VimeOtelError(f"{path} is missing; record again")
+        connection = sqlite3.connect(f"file:{path}?mode=ro", uri=True)
+        try:
+            stacks = dict(connection.execute("SELECT id, stack FROM stacks"))
+            rows = connection.execute(
+                "SELECT engine, rank, stage, step, kind, stack_ids, inclusive_ns, calls, spans_made, spans_dropped"
+                " FROM totals WHERE step >= ? AND step <= ? ORDER BY engine, rank, step",
+                (first, 2**62 if last is None else last),
+            )
+            for engine, rank, stage, step, kind, ids, inclusive_ns, calls, made, dropped in rows:
+                yield StepTotals(
+                    engine,
+                    rank,
+                    stage,
+                    step,
+                    kind,
+                    tuple(stacks[i] for i in array.array("q", ids)),
+                    tuple(array.array("q", inclusive_ns)),
+                    tuple(array.array("q", calls)),
+                    made,
+                    dropped,
+                )
+        except sqlite3.DatabaseError as error:
+            raise VimeOtelError(f"{path} can't be read ({error}); record again") from error
+        finally:
+            connection.close()
+
+    def recording(self) -> Recording:
+        """The whole recording as a value."""
+        return Recording(self.header, self.rows, list(self.totals()))
+
+    def _read_json(self, name: str) -> dict[str, Any]:
+        path = self.path / name
+        try:
+            content = orjson.loads(path.read_bytes())
+        except FileNotFoundError as error:
+            raise VimeOtelError(f"{path} is missing; record again") from error
+        except (OSError, orjson.JSONDecodeError) as error:
+            raise VimeOtelError(f"{path} can't be read ({error}); record again") from error
+        if not isinstance(content, dict):
+            raise VimeOtelError(f"{path} holds no JSON object; record again")
+        return content
+
+    def _read_folded(self, name: str, rank: str | None) -> dict[str, int]:
+        if rank is not None and rank not in self.ranks():
+            raise VimeOtelError(
+                f"run {self.id} has no rank {rank!r}; it has {', '.join(self.ranks()) or 'none'}"
+            )
+        path = self.path / "ranks" / rank / name if rank else self.path / name
+        try:
+            return folded.parse(path.read_text().splitlines()).values
+        except FileNotFoundError:
+            raise VimeOtelError(
+                f"run {self.id} has no {name}; it holds {', '.join(self.steps) or 'no steps'}"
+            ) from None
+
+
+def list_runs(root: Path) -> list[RunDirectory]:
+    """The runs below `root`, newest first; folders that are no runs are passed over."""
+    if not root.is_dir():
+        return []
+    names = sorted((entry.name for entry in root.iterdir() if (entry / HEADER_FILE).is_file()), reverse=True)
+    return [RunDirectory(root / name) for name in names]
+
+
+def find_run(root: Path, which: str = "latest") -> RunDirectory:
+    """The run that a RUN argument names: `latest`, the beginning of an id, a folder's name or a path."""
+    runs = list_runs(root)
+    if which == "latest":
+        if not runs:
+            raise VimeOtelError(
+                f"no runs in {root}; make one with `vime-otel collect`, or name the folder with --runs"
+            )
+        return runs[0]
+    matches = [run for run in runs if run.path.name == which or run.id.startswith(which)]
+    if len(matches) == 1:
+        return matches[0]
+    if matches:
+        raise VimeOtelError(
+            f"{which!r} fits {len(matches)} runs: {', '.join(run.id for run in matches)}; type more of it"
+        )
+    if Path(which).is_dir():
+        return RunDirectory(Path(which))
+    raise VimeOtelError(
+        f"no run {which!r} in {root}, and no such folder; `vime-otel view` lists the runs there are"
+    )
+
+
+__all__ = [
+    "ENGINE_PART",
+    "FORMAT",
+    "JOURNAL_FILE",
+    "TORCH_DIR",
+    "RunDirectory",
+    "find_run",
+    "list_runs",
+    "new_run_name",
+    "runs_root",
+    "write_atomically",
+    "write_folded_files",
+    "write_run",
+]

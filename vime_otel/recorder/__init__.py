@@ -1,0 +1,1 @@
+"""The engine side: what runs inside vLLM's processes."""

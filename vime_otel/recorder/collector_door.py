@@ -1,0 +1,102 @@
+"""The door to a collector: a long poll that introduces the engine, reports, and brings commands."""
+
+from __future__ import annotations
+
+import logging
+import random
+from dataclasses import asdict
+from typing import Any
+
+import requests
+
+from .doors import Door
+from .engine import ACTIVE_PHASES, EngineRecorder, Status
+from .exporter import run_exporter
+from .window import Command, Window
+
+logger = logging.getLogger("vllm.vime_otel")
+
+PROTOCOL = 1
+IDLE_WAIT_SECONDS = 25.0
+ACTIVE_WAIT_SECONDS = 0.25
+RETRY_SECONDS = (2.0, 3.0)
+
+
+class CollectorDoor(Door):
+    """Looks for the collector at `url` for as long as the engine lives."""
+
+    def __init__(self, recorder: EngineRecorder, url: str, token: str):
+        super().__init__(recorder, "collector door")
+        self._url = url
+        self._token = token
+        self._seen: str | None = None
+        self._refused: Status | None = None
+        self._session = requests.Session()
+        self._session.trust_env = False  # proxies are for the internet; the collector is ours
+        if token:
+            self._session.headers["Authorization"] = f"Bearer {token}"
+        self._told = ""
+
+    def run(self) -> None:
+        """Poll until closed."""
+        while not self.closed.is_set():
+            try:
+                command = self._poll()
+                if command is not None:
+                    self._obey(command)
+            except Exception as error:  # noqa: BLE001 - the collector may come and go; keep looking
+                self._tell_once(error)
+                self.closed.wait(random.uniform(*RETRY_SECONDS))
+        self._session.close()
+
+    def export(self, window: Window) -> str | None:
+        """Send the window to the collector."""
+        return run_exporter(window, {"collector": self._url, "token": self._token})
+
+    def _poll(self) -> dict[str, Any] | None:
+        recorder = self.recorder
+        recorder.check_deadline()
+        status = self._refused or recorder.status
+        active = recorder.status.phase in ACTIVE_PHASES
+        description = recorder.port.describe()
+        if not active and not description["api_ports"]:
+            description = recorder.port.refresh()
+        wait = ACTIVE_WAIT_SECONDS if active else IDLE_WAIT_SECONDS if description["api_ports"] else 1.0
+        answer = self._session.post(
+            f"{self._url}/control/v1/recorders/poll",
+            json={
+                "protocol": PROTOCOL,
+                "recorder": {"engine": recorder.id, **description},
+                "status": asdict(status),
+                "seen": self._seen,
+                "wait_seconds": wait,
+            },
+            timeout=(5.0, wait + 10.0),
+        )
+        if answer.status_code != 200:
+            raise RuntimeError(f"the collector answers {answer.status_code}: {answer.text[:200]}")
+        self._told = ""
+        command: dict[str, Any] | None = answer.json()["command"]
+        return command
+
+    def _obey(self, order: dict[str, Any]) -> None:
+        self._seen = order["id"]
+        self._refused = None
+        recording = order["recording"]
+        if order["type"] == "cancel":
+            self.recorder.cancel(recording, "cancelled by the collector")
+            return
+        command = Command(
+            recording, order["steps"], order["kind"], order["timing"], order["deadline_seconds"]
+        )
+        refusal = self.recorder.submit(command, self.deliver)
+        if refusal is not None:
+            self._refused = Status("refused", recording, 0, command.steps, refusal)
+
+    def _tell_once(self, error: Exception) -> None:
+        text = str(error)
+        if isinstance(error, requests.ConnectionError):
+            logger.debug("no vime-otel collector at %s yet: %s", self._url, text)
+        elif text != self._told:
+            logger.warning("the vime-otel collector at %s can't be used: %s; trying on", self._url, text)
+            self._told = text

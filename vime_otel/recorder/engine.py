@@ -1,0 +1,261 @@
+"""The recorder of one engine: arm, follow the steps, take, hand over. Knows nothing of vLLM.
+
+Two kinds of threads meet here. Doors (the collector's poll, the file trigger) `submit` and
+`cancel`; they never touch the engine. The engine's own thread does the work between two steps
+(`run_due`, `finish_window`). Nothing in here raises into the engine.
+"""
+
+from __future__ import annotations
+
+import logging
+import os
+import time
+from collections import deque
+from collections.abc import Callable
+from dataclasses import dataclass, replace
+from typing import Any, Protocol
+
+from .patches import Patches
+from .window import Clock, Command, EngineStep, RankLog, StepCounts, Window
+
+logger = logging.getLogger("vllm.vime_otel")
+
+Deliver = Callable[[Window], None]
+
+
+class Port(Protocol):
+    """What the recorder needs of an engine; `vllm_internals` has the real one."""
+
+    def workers_have_plugin(self) -> bool: ...
+    def call_workers(self, method: str, *args: Any) -> list[Any]: ...
+    def call_workers_later(self, method: str, *args: Any) -> Callable[[], list[Any] | None]: ...
+    def watch_scheduler(self, patches: Patches, watcher: EngineRecorder) -> None: ...
+    def count(self, scheduler_output: Any) -> StepCounts: ...
+    def describe(self) -> dict[str, Any]: ...
+    def refresh(self) -> dict[str, Any]: ...
+    def clock(self) -> Clock: ...
+    def wake(self) -> None: ...
+
+
+@dataclass(frozen=True)
+class Status:
+    """What a door tells of the engine; see docs/formats.md for the phases."""
+
+    phase: str = "idle"
+    recording: str | None = None
+    steps_done: int = 0
+    steps_asked: int = 0
+    reason: str | None = None
+
+
+ACTIVE_PHASES = ("armed", "recording", "exporting")
+
+
+class EngineRecorder:
+    """Records windows of steps on one engine, one at a time."""
+
+    def __init__(self, port: Port, clock: Callable[[], int] = time.perf_counter_ns):
+        self.id = os.urandom(8).hex()
+        self.port = port
+        self.status = Status()
+        # Read at every step by the wrapped step function: nothing else may stand there.
+        self.due = False
+        self.window_over = False
+        self._clock = clock
+        self._orders: deque[Callable[[], None]] = deque()
+        self._patches = Patches()
+        self._window: Window | None = None
+        self._deliver: Deliver | None = None
+        self._deadline: float | None = None
+        self._counted = 0
+        self._scheduled = 0
+        self._open: dict[int, EngineStep] = {}
+        self._last_update_end = 0
+        self._arm_answers: Callable[[], list[Any] | None] = list
+        self._workers_checked = False
+        self._outcome: tuple[str, str | None] = ("done", None)
+
+    # -- called by doors, on their threads ---------------------------------------------------
+
+    def submit(self, command: Command, deliver: Deliver) -> str | None:
+        """Ask for a recording; the answer is None, or why it is refused.
+
+        `deliver` gets the finished window on the engine's thread and must return at once.
+        """
+        if self.status.phase in ACTIVE_PHASES:
+            return f"recording {self.status.recording} is running on this engine"
+        self.status = Status("armed", command.recording, 0, command.steps)
+        self._deadline = (
+            None if command.deadline_seconds is None else time.monotonic() + command.deadline_seconds
+        )
+        self._order(lambda: self._arm(command, deliver))
+        return None
+
+    def cancel(self, recording: str, reason: str, outcome: str = "cancelled") -> None:
+        """End that recording before its time; one that does not run is passed over."""
+        if self.status.recording == recording and self.status.phase in ("armed", "recording"):
+            self._order(lambda: self._end_early(recording, reason, outcome))
+
+    def check_deadline(self) -> None:
+        """Disarm when the command's deadline has passed. Doors call this now and then."""
+        status, deadline = self.status, self._deadline
+        if deadline is not None and time.monotonic() > deadline and status.recording is not None:
+            self._deadline = None
+            self.cancel(
+                status.recording,
+                f"the deadline passed after {status.steps_done} of {status.steps_asked} steps",
+                "failed",
+            )
+
+    def exported(self, error: str | None) -> None:
+        """The exporter is through with the last window; `error` says what it could not do."""
+        status = self.status
+        outcome, reason = self._outcome
+        if error is not None:
+            outcome, reason = "failed", "; ".join(filter(None, (reason, error)))
+        self.status = replace(status, phase=outcome, reason=reason)
+
+    def _order(self, order: Callable[[], None]) -> None:
+        self._orders.append(order)
+        self.due = True
+        self.port.wake()
+
+    # -- called by the engine, on its thread -------------------------------------------------
+
+    def run_due(self) -> None:
+        """Carry out what doors ordered; between two steps."""
+        self.due = False
+        while self._orders:
+            order = self._orders.popleft()
+            try:
+                order()
+            except Exception as error:  # noqa: BLE001 - never into the engine
+                self._fail(error)
+
+    def finish_window(self) -> None:
+        """Fetch the ranks' logs and hand the window over; between two steps."""
+        self.window_over = False
+        try:
+            self._finish()
+        except Exception as error:  # noqa: BLE001 - never into the engine
+            self._fail(error)
+
+    def on_schedule(self, output: Any, start: int, end: int) -> None:
+        """A scheduler output was made, from `start` to `end` in ticks."""
+        window = self._window
+        if window is None or not output.total_num_scheduled_tokens:
+            return
+        command = window.command
+        if self._scheduled >= command.steps:
+            return
+        counts = self.port.count(output)
+        step = EngineStep(len(window.steps), counts, start, end)
+        window.steps.append(step)
+        self._open[id(output)] = step
+        if command.kind is None or command.kind == counts.kind:
+            self._scheduled += 1
+
+    def on_update(self, output: Any, start: int, end: int) -> None:
+        """The outputs of a scheduler output were processed, from `start` to `end` in ticks."""
+        previous, self._last_update_end = self._last_update_end, end
+        window = self._window
+        step = self._open.pop(id(output), None)
+        if window is None or step is None:
+            return
+        step.update_start, step.update_end, step.previous_update_end = start, end, previous
+        command = window.command
+        if command.kind is None or command.kind == step.counts.kind:
+            self._counted += 1
+        self.status = Status("recording", command.recording, self._counted, command.steps)
+        answers = self._arm_answers()
+        if answers is not None:
+            errors = [str(answer["error"]) for answer in answers if answer.get("error")]
+            self._arm_answers = list
+            if errors:
+                window.reasons.extend(errors)
+                window.outcome = "failed"
+                self.window_over = True
+        if self._counted >= command.steps:
+            self.window_over = True
+
+    def watch_failed(self, error: BaseException) -> None:
+        """Following the scheduler failed: give the window up at the end of this step."""
+        if self._window is not None and self._window.outcome == "done":
+            self._window.reasons.append(f"the engine's recorder failed: {error!r}")
+            self._window.outcome = "failed"
+            self.window_over = True
+
+    # -- the window --------------------------------------------------------------------------
+
+    def _arm(self, command: Command, deliver: Deliver) -> None:
+        started = self._clock()
+        self._deliver = deliver
+        if not self._workers_checked:
+            if not self.port.workers_have_plugin():
+                self._deadline = None
+                self.status = Status(
+                    "refused",
+                    command.recording,
+                    0,
+                    command.steps,
+                    "a worker of this engine has no vime-otel plugin: install vime-otel where its workers run",
+                )
+                return
+            self._workers_checked = True
+        limit = command.steps if command.kind is None else None
+        self._arm_answers = self.port.call_workers_later("vime_otel_arm", limit, command.timing)
+        self._window = Window(command, {"engine": self.id, **self.port.describe()}, self.port.clock())
+        self._counted = self._scheduled = 0
+        self._open.clear()
+        self._last_update_end = 0
+        self.port.watch_scheduler(self._patches, self)
+        self._window.pause_ns = self._clock() - started
+
+    def _end_early(self, recording: str, reason: str, outcome: str) -> None:
+        window = self._window
+        if window is None or window.command.recording != recording:
+            return
+        if window.outcome == "done":
+            window.outcome = outcome
+        window.reasons.append(reason)
+        self._finish()
+
+    def _finish(self) -> None:
+        window, self._window = self._window, None
+        self._patches.restore()
+        self._deadline = None
+        if window is None:
+            return
+        started = self._clock()
+        answers = self.port.call_workers("vime_otel_take")
+        window.pause_ns = max(window.pause_ns, self._clock() - started)
+        window.steps = [step for step in window.steps if step.update_end]
+        for answer in answers:
+            window.reasons.extend(answer["errors"])
+            if isinstance(answer.get("log"), RankLog):
+                window.ranks.append(answer["log"])
+                window.hooks_found, window.hooks_missing = answer["hooks_found"], answer["hooks_missing"]
+        if window.reasons and window.outcome == "done":
+            window.outcome = "failed"
+        reason = "; ".join(dict.fromkeys(window.reasons)) or None
+        self._outcome = (window.outcome, reason)
+        self.status = replace(self.status, phase="exporting", reason=reason)
+        if self._deliver is not None:
+            self._deliver(window)
+
+    def _fail(self, error: BaseException) -> None:
+        logger.warning("vime-otel gave a recording up; the engine goes on", exc_info=error)
+        self._patches.restore()
+        self._window = None
+        self._deadline = None
+        self.status = replace(self.status, phase="failed", reason=f"the engine's recorder failed: {error!r}")
+
+    @classmethod
+    def idle(cls) -> EngineRecorder:
+        """A recorder that never gets an order, as an engine's is most of the time (for benchmarks)."""
+        return cls(_NoPort())
+
+
+class _NoPort:
+    def __getattr__(self, name: str) -> Any:
+        raise RuntimeError("this recorder is attached to no engine")

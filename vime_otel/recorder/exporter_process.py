@@ -1,0 +1,49 @@
+"""The exporter subprocess: reads a window from standard input, assembles it, sends or writes it.
+
+It prints one line of JSON, `{"error": null or text}`, and ends.
+"""
+
+from __future__ import annotations
+
+import json
+import os
+import pickle
+import sys
+from pathlib import Path
+from typing import Any
+
+from vime_otel.data.errors import VimeOtelError
+
+from .window import Window
+
+
+def main() -> int:
+    """Do what the engine process asks on standard input."""
+    os.nice(19)
+    try:
+        window, destination = pickle.load(sys.stdin.buffer)
+    except (EOFError, pickle.UnpicklingError):
+        return 1  # the engine process ended while it wrote
+    error = None
+    try:
+        _export(window, destination)
+    except (VimeOtelError, OSError) as failure:
+        error = str(failure)
+    print(json.dumps({"error": error}))
+    return 0
+
+
+def _export(window: Window | None, destination: dict[str, Any]) -> None:
+    # Late: each destination imports a transport of its own.
+    if "collector" in destination:
+        from .send import send_to_collector
+
+        assert window is not None
+        send_to_collector(window, destination["collector"], destination["token"])
+        return
+    from .send_otlp import send_to_environment
+    from .write_directory import write_window
+
+    write_window(window, Path(destination["directory"]), destination["start"])
+    if window is not None:
+        send_to_environment(window)

@@ -1,0 +1,67 @@
+"""The file trigger: N written into `DIR/start` arms every engine under DIR; see docs/formats.md."""
+
+from __future__ import annotations
+
+import logging
+from pathlib import Path
+
+from .doors import Door
+from .engine import EngineRecorder
+from .exporter import run_exporter
+from .shared_directory import SharedDirectory
+from .window import Command, Window
+
+logger = logging.getLogger("vllm.vime_otel")
+
+LOOK_EVERY_SECONDS = 0.25
+
+
+class FileDoor(Door):
+    """Watches `directory/start`. Acts once on each new file; one that is removed cancels."""
+
+    def __init__(self, recorder: EngineRecorder, directory: Path):
+        super().__init__(recorder, "file door")
+        self._directory = directory
+        self._acted_on: str | None = None
+        self._recording: str | None = None
+        self._exported: str | None = None
+
+    def run(self) -> None:
+        """Look until closed."""
+        try:
+            self._directory.mkdir(parents=True, exist_ok=True)
+            shared = SharedDirectory(self._directory, self.recorder.id)
+            shared.enter()
+        except OSError as error:
+            logger.warning(
+                "vime-otel can't use VIME_OTEL_DIR=%s (%s); the file trigger is off", self._directory, error
+            )
+            return
+        try:
+            while not self.closed.wait(LOOK_EVERY_SECONDS):
+                self.recorder.check_deadline()
+                self._look(shared)
+        finally:
+            shared.leave()
+
+    def export(self, window: Window) -> str | None:
+        """Write the window into the directory, and the merged files if this engine is the last."""
+        error = run_exporter(window, {"directory": str(self._directory), "start": self._acted_on})
+        self._exported = self._acted_on
+        return error
+
+    def _look(self, shared: SharedDirectory) -> None:
+        start = shared.start()
+        if start is None:
+            if self._recording is not None:
+                self.recorder.cancel(self._recording, "the start file was removed")
+                self._recording = None
+            return
+        if start.key != self._acted_on:
+            # The key is the recording's id: every engine under the directory derives the same one.
+            refusal = self.recorder.submit(Command(start.key, start.steps), self.deliver)
+            if refusal is None:
+                self._acted_on = self._recording = start.key
+        elif self._exported == start.key and shared.all_done(start.key):
+            # Others that were waited for are gone: what there is gets merged.
+            run_exporter(None, {"directory": str(self._directory), "start": start.key})

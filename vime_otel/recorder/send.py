@@ -1,0 +1,152 @@
+"""Sends a window to the collector: totals first, then spans, then the closing event."""
+
+from __future__ import annotations
+
+import time
+from collections.abc import Iterable, Iterator
+from dataclasses import dataclass
+from typing import Any
+
+import requests
+from google.protobuf.message import Message
+from requests.adapters import HTTPAdapter
+from urllib3.util.retry import Retry
+
+from vime_otel.data import otlp
+from vime_otel.data.errors import VimeOtelError
+from vime_otel.data.recording import ENGINE_PART
+
+from .assemble import AssembledStep, StepPart, assemble
+from .calibrate import span_cost_ns
+from .resource import resource_attributes
+from .window import Window
+
+TIMEOUT_SECONDS = 30.0
+# Waits 0, 1, 2, 4, … seconds between tries; together about a minute.
+_RETRY = Retry(
+    total=7,
+    backoff_factor=0.5,
+    status_forcelist=(429, 502, 503, 504),
+    allowed_methods=None,
+    raise_on_status=False,
+)
+_BATCH_BYTES = otlp.MAX_REQUEST_BYTES - 512 * 1024
+
+
+@dataclass
+class _Sent:
+    """What was sent for one rank or for the engine's own part."""
+
+    rank: str
+    stage: int
+    totals: int = 0
+    spans: int = 0
+    dropped: int = 0
+
+
+def send_to_collector(window: Window, url: str, token: str) -> None:
+    """Send all of the window and wait for each answer. Raises VimeOtelError when that fails for good."""
+    session = requests.Session()
+    session.trust_env = False
+    session.mount(url, HTTPAdapter(max_retries=_RETRY))
+    if token:
+        session.headers["Authorization"] = f"Bearer {token}"
+    session.headers["Content-Type"] = "application/x-protobuf"
+
+    def post(signal: str, request: Message) -> None:
+        try:
+            answer = session.post(f"{url}/v1/{signal}", request.SerializeToString(), timeout=TIMEOUT_SECONDS)
+        except requests.RequestException as error:
+            raise VimeOtelError(f"the collector at {url} can't be reached: {error}") from error
+        if answer.status_code != 200:
+            raise VimeOtelError(
+                f"the collector at {url} refused {signal}: {answer.status_code} {answer.text[:200]}"
+            )
+
+    with session:
+        steps = list(assemble(window))
+        sent: dict[str, _Sent] = {}
+        for part_name, batch in _by_part(steps, lambda item: len(item[1].totals.stacks) * 120 + 500):
+            records = [
+                otlp.totals_record(
+                    window.command.recording,
+                    part.totals,
+                    step.row if part_name == ENGINE_PART else None,
+                    step.root.end_unix_nano,
+                )
+                for step, part in batch
+            ]
+            post("logs", otlp.logs_request(_resource(window, part_name), records))
+            tally = sent.setdefault(part_name, _Sent(part_name, batch[0][1].totals.stage))
+            tally.totals += len(records)
+        for part_name, batch in _by_part(steps, lambda item: len(item[1].spans) * 400 + 500):
+            messages = [message for step, part in batch for message in span_messages(window, step, part)]
+            post("traces", otlp.trace_request(_resource(window, part_name), messages))
+            sent[part_name].spans += len(messages)
+            sent[part_name].dropped += sum(part.totals.spans_dropped for _, part in batch)
+        closing = otlp.closing_record(_closing_body(window, steps, sent), time.time_ns())
+        post("logs", otlp.logs_request(_resource(window, ENGINE_PART), [closing]))
+
+
+def span_messages(window: Window, step: AssembledStep, part: StepPart) -> Iterator[Any]:
+    """The wire form of a part's spans; the engine's own part begins with the root."""
+    trace_id = bytes.fromhex(step.row.trace_id)
+    kind = step.row.kind
+    if part is step.engine_part:
+        root = otlp.root_attributes(window.command.recording, step.row, window.command.timing)
+        yield otlp.span_message(step.root, trace_id, kind, root)
+    for span in part.spans:
+        dropped = {otlp.SPANS_DROPPED: part.totals.spans_dropped} if span is part.dropped_on else {}
+        yield otlp.span_message(span, trace_id, kind, dropped)
+
+
+def _resource(window: Window, part: str) -> Any:
+    return otlp.resource(resource_attributes(window, part))
+
+
+def _by_part(
+    steps: list[AssembledStep], size: Any
+) -> Iterator[tuple[str, list[tuple[AssembledStep, StepPart]]]]:
+    """Batches of one part each, under the size of a request, never splitting a step."""
+    names = dict.fromkeys(part.totals.rank for step in steps for part in _parts(step))
+    for name in names:
+        batch: list[tuple[AssembledStep, StepPart]] = []
+        volume = 0
+        for step in steps:
+            for part in _parts(step):
+                if part.totals.rank != name:
+                    continue
+                item = (step, part)
+                if batch and volume + size(item) > _BATCH_BYTES:
+                    yield name, batch
+                    batch, volume = [], 0
+                batch.append(item)
+                volume += size(item)
+        if batch:
+            yield name, batch
+
+
+def _parts(step: AssembledStep) -> Iterable[StepPart]:
+    return (step.engine_part, *step.rank_parts)
+
+
+def _closing_body(window: Window, steps: list[AssembledStep], sent: dict[str, _Sent]) -> dict[str, Any]:
+    kinds = dict.fromkeys(step.row.kind for step in steps)
+    made = sum(part.totals.spans_made for step in steps for part in _parts(step))
+    engine = window.engine
+    return {
+        "steps": {kind: sum(step.row.kind == kind for step in steps) for kind in kinds},
+        "parts": [vars(tally) for tally in sent.values()],
+        "timing": window.command.timing,
+        "execution": engine["execution"],
+        "pause_ns": window.pause_ns,
+        "hooks": {"found": window.hooks_found, "missing": window.hooks_missing},
+        "overhead": {"span_ns": span_cost_ns(), "spans_per_step": made / max(len(steps), 1)},
+        "reasons": list(dict.fromkeys(window.reasons)),
+        "label": engine["label"],
+        "model": engine["model"],
+        "vllm_version": engine["vllm_version"],
+        "vime_otel_version": engine["vime_otel_version"],
+        "host": engine["host"],
+        "pid": engine["pid"],
+    }

@@ -1,0 +1,116 @@
+"""What several engines under one VIME_OTEL_DIR agree on: who lives, who is done, who merges.
+
+`.engines/<id>` is locked by its engine for as long as it lives and names the start file that the
+engine is done with. Everything that changes the directory as a whole happens under `.lock`.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import fcntl
+import hashlib
+import os
+from collections.abc import Iterator
+from dataclasses import dataclass
+from pathlib import Path
+
+MAX_STEPS = 1_000_000
+
+
+@dataclass(frozen=True)
+class Start:
+    """A start file: 16 hex digits that tell it from any other one, and the steps that it asks for."""
+
+    key: str
+    steps: int
+
+
+class SharedDirectory:
+    """One engine's view of the directory. Raises OSError where the directory can't be used."""
+
+    def __init__(self, directory: Path, engine: str):
+        self.directory = directory
+        self._engine = engine
+        self._presence: int | None = None
+
+    @property
+    def _engines(self) -> Path:
+        return self.directory / ".engines"
+
+    def enter(self) -> None:
+        """Be counted among the living, until `leave` or the end of the process."""
+        self._engines.mkdir(exist_ok=True)
+        path = self._engines / self._engine
+        while self._presence is None:
+            file = os.open(path, os.O_RDWR | os.O_CREAT, 0o644)
+            fcntl.flock(file, fcntl.LOCK_EX)
+            # Another engine may have found it unlocked and taken it for a dead one's.
+            if path.exists() and os.path.samestat(os.fstat(file), path.stat()):
+                self._presence = file
+            else:
+                os.close(file)
+
+    def leave(self) -> None:
+        """Be counted no more."""
+        if self._presence is not None:
+            (self._engines / self._engine).unlink(missing_ok=True)
+            os.close(self._presence)
+            self._presence = None
+
+    def start(self) -> Start | None:
+        """The start file, if there is one. Empty or not a number means one step."""
+        path = self.directory / "start"
+        try:
+            status = path.stat()
+            text = path.read_text(errors="replace").strip()
+        except OSError:
+            return None
+        identity = f"{status.st_dev}/{status.st_ino}/{status.st_mtime_ns}"
+        steps = int(text) if text.isdigit() and int(text) > 0 else 1
+        return Start(hashlib.sha256(identity.encode()).hexdigest()[:16], min(steps, MAX_STEPS))
+
+    def living(self) -> dict[str, str]:
+        """Every living engine's id with the start file that it is done with."""
+        found: dict[str, str] = {}
+        for path in sorted(self._engines.iterdir()):
+            try:
+                with open(path, "r+") as file:
+                    if path.name != self._engine and _lockable(file.fileno()):
+                        path.unlink(missing_ok=True)
+                    else:
+                        found[path.name] = file.read().strip()
+            except FileNotFoundError:
+                continue
+        return found
+
+    def mark_done(self, key: str) -> None:
+        """Note that this engine is done with that start file."""
+        path = self._engines / self._engine
+        with open(path, "r+") as file:  # in place: a new file would not be the locked one
+            file.truncate()
+            file.write(key)
+
+    def all_done(self, key: str) -> bool:
+        """Whether every living engine is done with that start file."""
+        return all(done == key for done in self.living().values())
+
+    def remove_start(self, key: str) -> None:
+        """Remove the start file, unless a newer one has taken its place."""
+        start = self.start()
+        if start is not None and start.key == key:
+            (self.directory / "start").unlink(missing_ok=True)
+
+    @contextlib.contextmanager
+    def locked(self) -> Iterator[None]:
+        """Alone among the engines under this directory."""
+        with open(self.directory / ".lock", "w") as file:
+            fcntl.flock(file, fcntl.LOCK_EX)
+            yield
+
+
+def _lockable(file: int) -> bool:
+    try:
+        fcntl.flock(file, fcntl.LOCK_EX | fcntl.LOCK_NB)
+    except BlockingIOError:
+        return False
+    return True

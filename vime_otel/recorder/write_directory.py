@@ -1,0 +1,130 @@
+"""Writes a window below VIME_OTEL_DIR, and merges the engines' parts when the last one is done."""
+
+from __future__ import annotations
+
+from datetime import datetime, timezone
+from pathlib import Path
+from typing import Any
+
+from vime_otel.data import settings
+from vime_otel.data.recording import Recording, sum_overall
+from vime_otel.data.rundir import RunDirectory, write_run
+
+from .assemble import assemble
+from .shared_directory import SharedDirectory
+from .window import Window
+
+
+def write_window(window: Window | None, directory: Path, start: str) -> None:
+    """Write this engine's part (None: it is written already); then merge if all living engines are done.
+
+    Raises OSError when the directory refuses. An engine that is alone writes straight into it.
+    """
+    engine = window.engine["engine"] if window is not None else ""
+    shared = SharedDirectory(directory, engine)
+    with shared.locked():
+        if window is not None:
+            recording = to_recording(window)
+            alone = set(shared.living()) <= {engine} and not _parts(directory, start)
+            write_run(directory if alone else directory / engine, recording, settings.decode_tokens())
+            shared.mark_done(start)
+            if alone:
+                shared.remove_start(start)
+                return
+        if shared.all_done(start):
+            parts = [RunDirectory(path).recording() for path in _parts(directory, start)]
+            if parts:
+                write_run(directory, merge(parts), settings.decode_tokens())
+            shared.remove_start(start)
+
+
+def _parts(directory: Path, recording_id: str) -> list[Path]:
+    found = []
+    for path in sorted(directory.iterdir()):
+        if (path / "recording.json").is_file() and RunDirectory(path).id == recording_id:
+            found.append(path)
+    return found
+
+
+def to_recording(window: Window) -> Recording:
+    """One engine's window as a recording."""
+    steps = list(assemble(window))
+    parts = [part for step in steps for part in (step.engine_part, *step.rank_parts)]
+    totals = [part.totals for part in parts]
+    reasons = list(dict.fromkeys(window.reasons))
+    made = sum(part.totals.spans_made for part in parts)
+    engine = window.engine
+    header = _header(
+        window.command.recording,
+        reasons,
+        [
+            {
+                "id": engine["engine"],
+                "steps": {
+                    kind: sum(s.row.kind == kind for s in steps) for kind in {s.row.kind for s in steps}
+                },
+                "ranks": [{"rank": str(log.rank), "stage": log.stage} for log in window.ranks],
+                "pause_ms": window.pause_ns / 1e6,
+                "errors": reasons,
+                "complete": not reasons,
+                "hooks": {"found": window.hooks_found, "missing": window.hooks_missing},
+                **{
+                    key: engine[key] for key in ("label", "model", "vllm_version", "host", "pid", "execution")
+                },
+            }
+        ],
+        {"steps": window.command.steps, "kind": window.command.kind, "timing": window.command.timing},
+        made,
+        len(totals),
+        engine["vime_otel_version"],
+    )
+    recording = Recording(header, [step.row for step in steps], totals)
+    return _with_overlap(recording)
+
+
+def merge(parts: list[Recording]) -> Recording:
+    """The recordings of several engines, made on one order, as one."""
+    headers = [part.header for part in parts]
+    header = _header(
+        headers[0]["id"],
+        list(dict.fromkeys(reason for h in headers for reason in h["reasons"])),
+        [engine for h in headers for engine in h["engines"]],
+        headers[0]["asked"],
+        sum(h["spans"]["expected"] for h in headers),
+        sum(h["totals"]["expected"] for h in headers),
+        headers[0]["versions"]["vime_otel"],
+    )
+    rows = [row for part in parts for row in part.rows]
+    totals = [total for part in parts for total in part.totals]
+    return _with_overlap(Recording(header, rows, totals))
+
+
+def _header(
+    recording_id: str,
+    reasons: list[str],
+    engines: list[dict[str, Any]],
+    asked: dict[str, Any],
+    spans: int,
+    totals: int,
+    version: str,
+) -> dict[str, Any]:
+    return {
+        "id": recording_id,
+        "label": None,
+        "complete": not reasons,
+        "reasons": reasons,
+        "created": datetime.now(timezone.utc).isoformat(timespec="seconds"),
+        "asked": asked,
+        "timing": asked["timing"],
+        "pause_ms": max((engine["pause_ms"] for engine in engines), default=0.0),
+        "engines": engines,
+        "spans": {"expected": spans, "received": spans, "duplicate": 0, "dropped": 0},
+        "totals": {"expected": totals, "received": totals, "duplicate": 0},
+        "versions": {"vime_otel": version, "vllm": sorted({engine["vllm_version"] for engine in engines})},
+    }
+
+
+def _with_overlap(recording: Recording) -> Recording:
+    overlap = sum(sum_overall(recording.of_kind(kind)).overlap_ns() for kind in recording.kinds())
+    recording.header["overlap_ns"] = overlap
+    return recording
