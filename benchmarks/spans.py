@@ -99,10 +99,6 @@ def _ns_per_call(function: Callable[..., Any], calls: int) -> float:
     return (time.perf_counter_ns() - start) / calls
 
 
-class _EngineStub:
-    """The two methods that matter to an idle step."""
-
-
 def idle_step_costs() -> tuple[Callable[..., Any], Callable[..., Any]]:
     """(a step, the same step with an attached idle recorder)."""
     from vime_otel.recorder.vllm_internals import wrap_step
@@ -138,7 +134,8 @@ def main() -> int:
     medians = {name: statistics.median(values) for name, values in samples.items()}
     loop = medians["bare call"]
     print(
-        f"Python {sys.version.split()[0]}, {ROUNDS} interleaved rounds of {CALLS} calls ({OTEL_CALLS} for the SDK); medians"
+        f"Python {sys.version.split()[0]}, {ROUNDS} interleaved rounds of {CALLS} calls"
+        f" ({OTEL_CALLS} for the SDK); medians"
     )
     for name, value in medians.items():
         print(f"  {name:22s} {value:8.0f} ns a call, {value - loop:8.0f} ns above a bare call")

@@ -128,6 +128,4 @@ class Recording:
         """The same recording with only the steps for which `wanted` holds."""
         rows = [row for row in self.rows if wanted(row)]
         keys = {(row.engine, row.index) for row in rows}
-        return Recording(
-            self.header, rows, [part for part in self.totals if (part.engine, part.index) in keys]
-        )
+        return Recording(self.header, rows, [part for part in self.totals if (part.engine, part.index) in keys])

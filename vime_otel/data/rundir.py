@@ -117,10 +117,7 @@ def _write_totals(path: Path, totals: list[StepTotals]) -> None:
                         part.kind,
                         part.spans_made,
                         part.spans_dropped,
-                        *(
-                            array.array("q", column).tobytes()
-                            for column in (ids, part.inclusive_ns, part.calls)
-                        ),
+                        *(array.array("q", column).tobytes() for column in (ids, part.inclusive_ns, part.calls)),
                     ),
                 )
             connection.executemany("INSERT INTO stacks VALUES (?,?)", ((i, s) for s, i in stack_ids.items()))
@@ -135,9 +132,7 @@ class RunDirectory:
     def __init__(self, path: Path):
         self.path = path
         if not (path / HEADER_FILE).is_file():
-            raise VimeOtelError(
-                f"{path} is not a run: it has no {HEADER_FILE}; `vime-otel collect` makes runs"
-            )
+            raise VimeOtelError(f"{path} is not a run: it has no {HEADER_FILE}; `vime-otel collect` makes runs")
 
     @cached_property
     def header(self) -> dict[str, Any]:
@@ -171,11 +166,7 @@ class RunDirectory:
     def ranks(self) -> list[str]:
         """Names of the folders under ranks/, `<engine>-<rank>`."""
         directory = self.path / "ranks"
-        return (
-            sorted(entry.name for entry in directory.iterdir() if entry.is_dir())
-            if directory.is_dir()
-            else []
-        )
+        return sorted(entry.name for entry in directory.iterdir() if entry.is_dir()) if directory.is_dir() else []
 
     def self_us(self, kind: str, rank: str | None = None) -> dict[str, int]:
         """Self time in microseconds by stack, overall or of one of `ranks()`."""
@@ -239,9 +230,7 @@ class RunDirectory:
 
     def _read_folded(self, name: str, rank: str | None) -> dict[str, int]:
         if rank is not None and rank not in self.ranks():
-            raise VimeOtelError(
-                f"run {self.id} has no rank {rank!r}; it has {', '.join(self.ranks()) or 'none'}"
-            )
+            raise VimeOtelError(f"run {self.id} has no rank {rank!r}; it has {', '.join(self.ranks()) or 'none'}")
         path = self.path / "ranks" / rank / name if rank else self.path / name
         try:
             return folded.parse(path.read_text().splitlines()).values
@@ -264,9 +253,7 @@ def find_run(root: Path, which: str = "latest") -> RunDirectory:
     runs = list_runs(root)
     if which == "latest":
         if not runs:
-            raise VimeOtelError(
-                f"no runs in {root}; make one with `vime-otel collect`, or name the folder with --runs"
-            )
+            raise VimeOtelError(f"no runs in {root}; make one with `vime-otel collect`, or name the folder with --runs")
         return runs[0]
     matches = [run for run in runs if run.path.name == which or run.id.startswith(which)]
     if len(matches) == 1:
@@ -277,9 +264,7 @@ def find_run(root: Path, which: str = "latest") -> RunDirectory:
         )
     if Path(which).is_dir():
         return RunDirectory(Path(which))
-    raise VimeOtelError(
-        f"no run {which!r} in {root}, and no such folder; `vime-otel view` lists the runs there are"
-    )
+    raise VimeOtelError(f"no run {which!r} in {root}, and no such folder; `vime-otel view` lists the runs there are")
 
 
 __all__ = [

@@ -27,12 +27,8 @@ DIR = Setting(
     "",
     "folder for the file trigger: write N into `DIR/start`, the folded files appear beside it",
 )
-TOKEN = Setting(
-    "VIME_OTEL_TOKEN", "", "bearer token, sent by recorders and commands, asked for by the collector"
-)
-TIMING = Setting(
-    "VIME_OTEL_TIMING", "sync", "`sync`: the device is synchronised at both ends of a span; `host`: never"
-)
+TOKEN = Setting("VIME_OTEL_TOKEN", "", "bearer token, sent by recorders and commands, asked for by the collector")
+TIMING = Setting("VIME_OTEL_TIMING", "sync", "`sync`: the device is synchronised at both ends of a span; `host`: never")
 DECODE_TOKENS = Setting(
     "VIME_OTEL_DECODE_TOKENS",
     "",

@@ -26,9 +26,7 @@ class TopFrame:
         return asdict(self)
 
 
-def top_frames(
-    self_us: Mapping[str, int], calls: Mapping[str, int], steps: int, limit: int = 25
-) -> list[TopFrame]:
+def top_frames(self_us: Mapping[str, int], calls: Mapping[str, int], steps: int, limit: int = 25) -> list[TopFrame]:
     """The frames with most self time, in ms per step; `share` is of all time, 0 to 1."""
     own: dict[str, int] = {}
     called: dict[str, int] = {}

@@ -41,9 +41,7 @@ class AssembledStep:
     rank_parts: list[StepPart]
 
 
-def assemble(
-    window: Window, new_ids: Callable[[int], Sequence[bytes]] | None = None
-) -> Iterator[AssembledStep]:
+def assemble(window: Window, new_ids: Callable[[int], Sequence[bytes]] | None = None) -> Iterator[AssembledStep]:
     """The steps of a window, in order. `new_ids` makes span ids (from os.urandom by default)."""
     make_ids = new_ids or _random_ids
     ranks = [_Rank(log, window) for log in window.ranks]
@@ -88,9 +86,7 @@ def _assemble_step(
     trace_id, root_id = step_ids(window.command.recording, engine, step.index)
     shift = window.clock.ticks_to_unix_nano
     counts = step.counts
-    root = Span(
-        f"{counts.kind} step", "", "step", step.schedule_start + shift, step.update_end + shift, root_id
-    )
+    root = Span(f"{counts.kind} step", "", "step", step.schedule_start + shift, step.update_end + shift, root_id)
     interval_start = max(step.schedule_start, step.previous_update_end)
     row = StepRow(
         engine=engine,
@@ -117,10 +113,7 @@ def _assemble_step(
         for node in nodes
     ]
     own = [Node(_SCHEDULE, step.schedule_start, step.schedule_end, [])]
-    own += [
-        Node(_WAIT, *gap, [])
-        for gap in _gaps(max(step.schedule_end, interval_start), step.update_start, busy)
-    ]
+    own += [Node(_WAIT, *gap, []) for gap in _gaps(max(step.schedule_end, interval_start), step.update_start, busy)]
     own.append(Node(_UPDATE, step.update_start, step.update_end, []))
     folded = Folded()
     # The step counts what it adds to the clock: overlapping steps would else count time twice.
@@ -150,9 +143,7 @@ def _gaps(start: int, end: int, busy: Iterable[tuple[int, int]]) -> Iterator[tup
         yield start, end
 
 
-def _part(
-    row: StepRow, rank: str, stage: int, spans: list[Span], folded: Folded, spans_made: int = 0
-) -> StepPart:
+def _part(row: StepRow, rank: str, stage: int, spans: list[Span], folded: Folded, spans_made: int = 0) -> StepPart:
     for span in spans:
         folded.add(span.stack, span.duration_ns)
     kept = _cap(spans)

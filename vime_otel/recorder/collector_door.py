@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import logging
 import random
+import time
 from dataclasses import asdict
 from typing import Any
 
@@ -20,6 +21,8 @@ PROTOCOL = 1
 IDLE_WAIT_SECONDS = 25.0
 ACTIVE_WAIT_SECONDS = 0.25
 RETRY_SECONDS = (2.0, 3.0)
+LOST_SECONDS = 10.0
+"""A collector that is gone for so long while a window is open gets no recording any more."""
 
 
 class CollectorDoor(Door):
@@ -36,16 +39,21 @@ class CollectorDoor(Door):
         if token:
             self._session.headers["Authorization"] = f"Bearer {token}"
         self._told = ""
+        self._recording: str | None = None
 
     def run(self) -> None:
         """Poll until closed."""
+        last_answer = time.monotonic()
         while not self.closed.is_set():
             try:
                 command = self._poll()
+                last_answer = time.monotonic()
                 if command is not None:
                     self._obey(command)
             except Exception as error:  # noqa: BLE001 - the collector may come and go; keep looking
                 self._tell_once(error)
+                if time.monotonic() - last_answer > LOST_SECONDS and self._recording is not None:
+                    self.recorder.cancel(self._recording, f"the collector at {self._url} is gone", "failed")
                 self.closed.wait(random.uniform(*RETRY_SECONDS))
         self._session.close()
 
@@ -86,11 +94,11 @@ class CollectorDoor(Door):
         if order["type"] == "cancel":
             self.recorder.cancel(recording, "cancelled by the collector")
             return
-        command = Command(
-            recording, order["steps"], order["kind"], order["timing"], order["deadline_seconds"]
-        )
+        command = Command(recording, order["steps"], order["kind"], order["timing"], order["deadline_seconds"])
         refusal = self.recorder.submit(command, self.deliver)
-        if refusal is not None:
+        if refusal is None:
+            self._recording = recording
+        else:
             self._refused = Status("refused", recording, 0, command.steps, refusal)
 
     def _tell_once(self, error: Exception) -> None:

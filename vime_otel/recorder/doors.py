@@ -13,6 +13,7 @@ from .window import Window
 
 logger = logging.getLogger("vllm.vime_otel")
 
+
 class Door(threading.Thread):
     """A daemon thread that brings orders to a recorder. `close` ends it soon; it may be repeated."""
 

@@ -85,9 +85,7 @@ class EngineRecorder:
         if self.status.phase in ACTIVE_PHASES:
             return f"recording {self.status.recording} is running on this engine"
         self.status = Status("armed", command.recording, 0, command.steps)
-        self._deadline = (
-            None if command.deadline_seconds is None else time.monotonic() + command.deadline_seconds
-        )
+        self._deadline = None if command.deadline_seconds is None else time.monotonic() + command.deadline_seconds
         self._order(lambda: self._arm(command, deliver))
         return None
 
@@ -169,7 +167,7 @@ class EngineRecorder:
         self.status = Status("recording", command.recording, self._counted, command.steps)
         answers = self._arm_answers()
         if answers is not None:
-            errors = [str(answer["error"]) for answer in answers if answer.get("error")]
+            errors = [text for rank, answer in enumerate(answers) for text in _told(rank, answer)]
             self._arm_answers = list
             if errors:
                 window.reasons.extend(errors)
@@ -230,8 +228,8 @@ class EngineRecorder:
         answers = self.port.call_workers("vime_otel_take")
         window.pause_ns = max(window.pause_ns, self._clock() - started)
         window.steps = [step for step in window.steps if step.update_end]
-        for answer in answers:
-            window.reasons.extend(answer["errors"])
+        for rank, answer in enumerate(answers):
+            window.reasons.extend(_told(rank, answer))
             if isinstance(answer.get("log"), RankLog):
                 window.ranks.append(answer["log"])
                 window.hooks_found, window.hooks_missing = answer["hooks_found"], answer["hooks_missing"]
@@ -254,6 +252,10 @@ class EngineRecorder:
     def idle(cls) -> EngineRecorder:
         """A recorder that never gets an order, as an engine's is most of the time (for benchmarks)."""
         return cls(_NoPort())
+
+
+def _told(rank: int, answer: dict[str, Any]) -> list[str]:
+    return [f"rank {rank}: {error}" for error in answer["errors"]]
 
 
 class _NoPort:

@@ -28,7 +28,7 @@ def run_exporter(window: Window | None, destination: dict[str, Any]) -> str | No
     """Export a window (None: only merge what engines have written) and wait for the end.
 
     `destination` is `{"collector": URL, "token": …}` or `{"directory": PATH, "start": KEY}`. The
-    answer is None, or what could not be done. The subprocess runs at the lowest priority.
+    answer is None, or what could not be done. The subprocess runs at a low priority.
     """
     here = str(Path(__file__).resolve().parents[2])
     environment = {**os.environ, "OMP_NUM_THREADS": "1"}

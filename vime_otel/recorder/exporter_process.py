@@ -12,14 +12,18 @@ import sys
 from pathlib import Path
 from typing import Any
 
+from vime_otel.data import settings
 from vime_otel.data.errors import VimeOtelError
 
 from .window import Window
 
+NICENESS = 10
+"""A tenth of a core where engines use every core; at 19 an export would take minutes there."""
+
 
 def main() -> int:
     """Do what the engine process asks on standard input."""
-    os.nice(19)
+    os.nice(NICENESS)
     try:
         window, destination = pickle.load(sys.stdin.buffer)
     except (EOFError, pickle.UnpicklingError):
@@ -45,5 +49,6 @@ def _export(window: Window | None, destination: dict[str, Any]) -> None:
     from .write_directory import write_window
 
     write_window(window, Path(destination["directory"]), destination["start"])
-    if window is not None:
+    # With a collector set, all that leaves the host goes there: a Jaeger must not get it by accident.
+    if window is not None and not settings.get(settings.COLLECTOR):
         send_to_environment(window)

@@ -33,9 +33,7 @@ class FileDoor(Door):
             shared = SharedDirectory(self._directory, self.recorder.id)
             shared.enter()
         except OSError as error:
-            logger.warning(
-                "vime-otel can't use VIME_OTEL_DIR=%s (%s); the file trigger is off", self._directory, error
-            )
+            logger.warning("vime-otel can't use VIME_OTEL_DIR=%s (%s); the file trigger is off", self._directory, error)
             return
         try:
             while not self.closed.wait(LOOK_EVERY_SECONDS):

@@ -59,9 +59,7 @@ def send_to_collector(window: Window, url: str, token: str) -> None:
         except requests.RequestException as error:
             raise VimeOtelError(f"the collector at {url} can't be reached: {error}") from error
         if answer.status_code != 200:
-            raise VimeOtelError(
-                f"the collector at {url} refused {signal}: {answer.status_code} {answer.text[:200]}"
-            )
+            raise VimeOtelError(f"the collector at {url} refused {signal}: {answer.status_code} {answer.text[:200]}")
 
     with session:
         steps = list(assemble(window))
@@ -104,9 +102,7 @@ def _resource(window: Window, part: str) -> Any:
     return otlp.resource(resource_attributes(window, part))
 
 
-def _by_part(
-    steps: list[AssembledStep], size: Any
-) -> Iterator[tuple[str, list[tuple[AssembledStep, StepPart]]]]:
+def _by_part(steps: list[AssembledStep], size: Any) -> Iterator[tuple[str, list[tuple[AssembledStep, StepPart]]]]:
     """Batches of one part each, under the size of a request, never splitting a step."""
     names = dict.fromkeys(part.totals.rank for step in steps for part in _parts(step))
     for name in names:

@@ -49,9 +49,7 @@ def send_to_environment(window: Window) -> None:
                     resources[rank] = Resource(known)
                 batch = list(_sdk_spans(window, step, part, resources[rank]))
                 if batch and exporter.export(batch) is not SpanExportResult.SUCCESS:
-                    raise VimeOtelError(
-                        f"the OTLP endpoint {endpoint} did not take the spans of step {step.row.index}"
-                    )
+                    raise VimeOtelError(f"the OTLP endpoint {endpoint} did not take the spans of step {step.row.index}")
     finally:
         exporter.shutdown()
 
@@ -66,9 +64,7 @@ def _make_exporter() -> SpanExporter:
     return HttpExporter()
 
 
-def _sdk_spans(
-    window: Window, step: AssembledStep, part: StepPart, resource: Resource
-) -> Iterator[ReadableSpan]:
+def _sdk_spans(window: Window, step: AssembledStep, part: StepPart, resource: Resource) -> Iterator[ReadableSpan]:
     trace_id = int(step.row.trace_id, 16)
 
     def context(span_id: bytes) -> SpanContext:

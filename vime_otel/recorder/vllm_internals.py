@@ -220,11 +220,7 @@ class EnginePort:
         server = api_server()
         dp_rank = getattr(parallel, "data_parallel_index", 0) or 0
         outward = next((a for a in addresses if not a.startswith("127.") and ":" not in a), "127.0.0.1")
-        place = (
-            f"{server.address or outward}:{server.ports[0]}"
-            if server.ports
-            else f"{outward}:pid-{os.getpid()}"
-        )
+        place = f"{server.address or outward}:{server.ports[0]}" if server.ports else f"{outward}:pid-{os.getpid()}"
         self._description = {
             "label": f"{place}/{dp_rank}",
             "addresses": addresses,
@@ -288,7 +284,7 @@ def _arm_worker(worker: Any, limit: int | None, timing: str) -> dict[str, Any]:
             recorder = worker._vime_otel_worker = WorkerRecorder(WorkerHooks(worker))
         answer: dict[str, Any] = recorder.arm(limit, timing)
     except Exception as error:  # noqa: BLE001 - see recorder.worker
-        return {"error": f"arming failed: {error!r}"}
+        return {"errors": [f"arming failed: {error!r}"]}
     return answer
 
 

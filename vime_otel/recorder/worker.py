@@ -47,7 +47,7 @@ class WorkerRecorder:
         self._errors: list[str] = []
 
     def arm(self, limit: int | None, timing: str) -> dict[str, Any]:
-        """Open a window of `limit` steps (None: until taken). Answers {"error": text or None}."""
+        """Open a window of `limit` steps (None: until taken). Answers {"errors": [text]}."""
         try:
             self._uninstall()
             self._limit, self._starts, self._errors = limit, [], []
@@ -56,7 +56,7 @@ class WorkerRecorder:
             eventlog.activate(self._log)
         except Exception as error:  # noqa: BLE001 - see the module's docstring
             self._fault(error)
-        return {"error": self._errors[0] if self._errors else None}
+        return {"errors": list(self._errors)}
 
     def take(self) -> dict[str, Any]:
         """Close the window. Answers its log (or None) with errors and hook targets."""
@@ -113,7 +113,7 @@ class WorkerRecorder:
     def _fault(self, error: BaseException) -> None:
         if self._errors:
             return  # calls that were under way when the hooks went fail the same way once more
-        self._errors.append(f"recording failed on this rank and was given up: {error!r}")
+        self._errors.append(f"recording failed and was given up: {error!r}")
         logger.warning("vime-otel gave a recording up; the engine goes on", exc_info=error)
         self._uninstall()
 

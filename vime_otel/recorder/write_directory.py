@@ -60,17 +60,13 @@ def to_recording(window: Window) -> Recording:
         [
             {
                 "id": engine["engine"],
-                "steps": {
-                    kind: sum(s.row.kind == kind for s in steps) for kind in {s.row.kind for s in steps}
-                },
+                "steps": {kind: sum(s.row.kind == kind for s in steps) for kind in {s.row.kind for s in steps}},
                 "ranks": [{"rank": str(log.rank), "stage": log.stage} for log in window.ranks],
                 "pause_ms": window.pause_ns / 1e6,
                 "errors": reasons,
                 "complete": not reasons,
                 "hooks": {"found": window.hooks_found, "missing": window.hooks_missing},
-                **{
-                    key: engine[key] for key in ("label", "model", "vllm_version", "host", "pid", "execution")
-                },
+                **{key: engine[key] for key in ("label", "model", "vllm_version", "host", "pid", "execution")},
             }
         ],
         {"steps": window.command.steps, "kind": window.command.kind, "timing": window.command.timing},

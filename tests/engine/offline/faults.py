@@ -1,0 +1,46 @@
+"""TP=2 with faults planted in the recorder itself: the engine must not notice.
+
+Usage: faults.py MODEL DIRECTORY RESULT
+"""
+
+import sys
+import time
+from pathlib import Path
+from typing import Any
+
+from common import PROMPTS, arm, generate, left_behind, make_llm, rank_of, report, wait_for_end
+from planting import plant_in_arm, plant_in_take, plant_in_wrapper, pull_out
+
+
+def main() -> None:
+    model, directory = sys.argv[1], Path(sys.argv[2])
+    llm = make_llm(model, tensor_parallel_size=2)
+    prompt = PROMPTS[:1]
+    baseline = generate(llm, prompt, 12)
+
+    def record() -> dict[str, Any]:
+        """Generate over and over until the recording is written: some before, some in, some after the window."""
+        generations = different = 0
+        arm(directory, 8)
+        while (directory / "start").exists():
+            llm.llm_engine.reset_prefix_cache()
+            generations += 1
+            different += generate(llm, prompt, 12) != baseline
+            time.sleep(0.1)  # both cores are the engine's while it generates; the exporter needs one, too
+        return {"header": wait_for_end(directory), "generations": generations, "different": different}
+
+    results: dict[str, Any] = {"whole": record()}
+    for name, plant in {"wrapper": plant_in_wrapper, "arm": plant_in_arm, "take": plant_in_take}.items():
+        llm.collective_rpc(plant)
+        outcome = record()
+        llm.collective_rpc(pull_out)
+        # Ten times: an answer left in the queue would surface in one of the next calls.
+        outcome["ranks"] = [llm.collective_rpc(rank_of) for _ in range(10)]
+        outcome["left_behind"] = llm.collective_rpc(left_behind)
+        results[name] = outcome
+    results["after"] = record()
+    report(results)
+
+
+if __name__ == "__main__":
+    main()

@@ -1,0 +1,93 @@
+"""The journal: framing, torn and damaged tails, a disk that refuses."""
+
+from __future__ import annotations
+
+import os
+from pathlib import Path
+
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
+from vime_otel.data.errors import VimeOtelError
+from vime_otel.data.journal import LOGS, MAGIC, TRACES, Frame, JournalReader, JournalWriter
+
+FRAMES = [Frame(TRACES, b"one"), Frame(LOGS, b""), Frame(TRACES, b"three" * 1000)]
+# The first version, byte by byte: readers must go on reading it.
+STORED = bytes.fromhex("564f544a01" + "03000000" + "9ae7d51c" + "01" + "6f6e65")
+
+
+def write(path: Path, frames: list[Frame]) -> bytes:
+    journal = JournalWriter(path)
+    for frame in frames:
+        journal.append(frame.signal, frame.payload)
+    journal.close()
+    return path.read_bytes()
+
+
+def read(path: Path) -> tuple[list[Frame], int]:
+    reader = JournalReader(path)
+    return list(reader), reader.torn_bytes
+
+
+def test_what_was_written_is_read(tmp_path: Path) -> None:
+    write(tmp_path / "j", FRAMES)
+    assert read(tmp_path / "j") == (FRAMES, 0)
+
+
+def test_the_first_version_stays_readable(tmp_path: Path) -> None:
+    (tmp_path / "stored").write_bytes(STORED)
+    assert read(tmp_path / "stored") == (FRAMES[:1], 0)
+    assert write(tmp_path / "new", FRAMES[:1]) == STORED
+
+
+def test_writing_goes_on_where_it_ended(tmp_path: Path) -> None:
+    write(tmp_path / "j", FRAMES[:1])
+    write(tmp_path / "j", FRAMES[1:])
+    assert read(tmp_path / "j") == (FRAMES, 0)
+
+
+def test_every_torn_tail_is_told(tmp_path: Path) -> None:
+    whole = write(tmp_path / "j", FRAMES[:2])
+    first_end = len(MAGIC) + 9 + len(FRAMES[0].payload)
+    for length in range(first_end, len(whole)):
+        (tmp_path / "torn").write_bytes(whole[:length])
+        assert read(tmp_path / "torn") == (FRAMES[:1], length - first_end)
+
+
+@given(st.integers(0, 10_000), st.integers(1, 255))
+def test_a_damaged_byte_is_never_read_as_data(tmp_path_factory: pytest.TempPathFactory, at: int, flip: int) -> None:
+    path = tmp_path_factory.mktemp("journal") / "j"
+    content = bytearray(write(path, FRAMES[:2]))
+    position = len(MAGIC) + at % (len(content) - len(MAGIC))
+    content[position] ^= flip
+    path.write_bytes(content)
+    frames, torn = read(path)
+    assert frames in ([], FRAMES[:1])
+    assert torn == len(content) - len(MAGIC) - sum(9 + len(frame.payload) for frame in frames)
+
+
+@pytest.mark.parametrize("content", [b"", b"VOT", b"VOTJ\x02", b"something else entirely"])
+def test_what_is_no_journal_is_told(tmp_path: Path, content: bytes) -> None:
+    (tmp_path / "j").write_bytes(content)
+    with pytest.raises(VimeOtelError, match="is not a journal"):
+        read(tmp_path / "j")
+
+
+def test_a_write_that_fails_leaves_no_half_frame(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    journal = JournalWriter(tmp_path / "j")
+    journal.append(TRACES, b"kept")
+    real_write = os.write
+
+    def full(descriptor: int, content: memoryview) -> int:
+        if len(content) > 5:
+            return real_write(descriptor, content[:5])
+        raise OSError(28, "No space left on device")
+
+    with monkeypatch.context() as patch:
+        patch.setattr(os, "write", full)
+        with pytest.raises(OSError, match="No space left"):
+            journal.append(LOGS, b"lost")
+    journal.append(LOGS, b"kept too")
+    journal.close()
+    assert read(tmp_path / "j") == ([Frame(TRACES, b"kept"), Frame(LOGS, b"kept too")], 0)

@@ -1,0 +1,154 @@
+"""Run directories: written whole, read lazily, found by what people type."""
+
+from __future__ import annotations
+
+import sqlite3
+from datetime import datetime, timezone
+from pathlib import Path
+
+import orjson
+import pytest
+from samples import ENGINES, RECORDING_ID, sample_recording, write_sample
+
+from vime_otel.data.errors import VimeOtelError
+from vime_otel.data.recording import Recording
+from vime_otel.data.rundir import (
+    RunDirectory,
+    find_run,
+    list_runs,
+    new_run_name,
+    runs_root,
+    write_atomically,
+    write_run,
+)
+
+
+def test_what_was_written_is_read(tmp_path: Path) -> None:
+    recording = sample_recording()
+    run = RunDirectory(write_sample(tmp_path, recording))
+    read = run.recording()
+    assert read.header == {"format": 1, **recording.header}
+    assert read.rows == recording.rows
+    assert sorted(read.totals, key=lambda part: part.key) == sorted(recording.totals, key=lambda part: part.key)
+    assert run.id == RECORDING_ID
+    assert run.steps == recording.steps()
+    assert run.ranks() == [f"{engine}-{rank}" for engine in ENGINES for rank in ("0", "1")]
+
+
+def test_a_range_of_steps_is_read_alone(tmp_path: Path) -> None:
+    run = RunDirectory(write_sample(tmp_path))
+    assert {part.index for part in run.totals(3, 5)} == {3, 4, 5}
+    assert {part.index for part in run.totals(18)} == {18, 19}
+
+
+def test_engines_are_summed_and_ranks_averaged(tmp_path: Path) -> None:
+    recording = sample_recording()
+    run = RunDirectory(write_sample(tmp_path, recording))
+    decode = [row for row in recording.rows if row.kind == "decode"]
+    # An engine's own frames count once for each of its steps, though it has two ranks.
+    assert run.calls("decode")["step"] == len(decode)
+    assert run.calls("decode")["step;execute_model"] == len(decode)
+    one = run.calls("decode", f"{ENGINES[0]}-1")
+    assert one["step;execute_model"] == len(decode) // 2
+    ranks = [run.self_us("decode", rank) for rank in run.ranks()]
+    stack = "step;execute_model;preprocess"
+    assert run.self_us("decode")[stack] == pytest.approx(sum(rank[stack] for rank in ranks) / 2, abs=len(ranks))
+
+
+def test_the_sum_of_a_file_is_the_time_on_the_clock(tmp_path: Path) -> None:
+    recording = sample_recording()
+    run = RunDirectory(write_sample(tmp_path, recording))
+    for kind, steps in recording.steps().items():
+        stacks = run.self_us(kind)
+        clock_us = sum(row.interval_ns for row in recording.rows if row.kind == kind) / 1000
+        # The ranks wait for the slower one; beyond that only rounding.
+        assert sum(stacks.values()) == pytest.approx(clock_us, rel=0.02), steps
+
+
+def test_versions_are_stored_and_checked(tmp_path: Path) -> None:
+    path = write_sample(tmp_path)
+    connection = sqlite3.connect(path / "totals.sqlite")
+    assert connection.execute("PRAGMA user_version").fetchone() == (1,)
+    connection.close()
+    header = orjson.loads((path / "recording.json").read_bytes())
+    (path / "recording.json").write_bytes(orjson.dumps(header | {"format": 2}))
+    with pytest.raises(VimeOtelError, match="has format 2, this version reads 1"):
+        assert RunDirectory(path).header
+
+
+def test_nothing_temporary_is_left(tmp_path: Path) -> None:
+    path = write_sample(tmp_path)
+    assert not [file for file in path.rglob("*") if file.name.startswith(".")]
+
+
+def test_a_file_that_cannot_be_renamed_leaves_no_trace(tmp_path: Path) -> None:
+    (tmp_path / "taken").mkdir()
+    with pytest.raises(OSError, match="taken"):
+        write_atomically(tmp_path / "taken", b"x")
+    assert [entry.name for entry in tmp_path.iterdir()] == ["taken"]
+
+
+def test_names_sort_by_time_and_hold_nothing_unusual() -> None:
+    when = datetime(2026, 1, 2, 3, 4, 5, tzinfo=timezone.utc)
+    assert new_run_name("0123456789abcdef", None, when) == "20260102T030405Z-01234567"
+    assert new_run_name("0123456789abcdef", "a b/../c", when) == "20260102T030405Z-01234567-a_b_.._c"
+    assert len(new_run_name("0123456789abcdef", "x" * 500, when)) < 120
+
+
+def test_runs_are_found_by_what_people_type(tmp_path: Path) -> None:
+    names = ["20260101T000000Z-aaaa0000", "20260102T000000Z-aaaa1111-label", "20260103T000000Z-bbbb2222"]
+    for name in names:
+        write_run(tmp_path / name, Recording({"id": name.split("-")[1] * 2}))
+    (tmp_path / "20270101T000000Z-unfinished").mkdir()
+    assert [run.path.name for run in list_runs(tmp_path)] == names[::-1]
+    assert find_run(tmp_path).path.name == names[2]
+    assert find_run(tmp_path, "aaaa1").path.name == names[1]
+    assert find_run(tmp_path, names[0]).path.name == names[0]
+    assert find_run(tmp_path / "elsewhere", str(tmp_path / names[0])).path.name == names[0]
+    for wanted, message in (
+        ("aaaa", "fits 2 runs"),
+        ("zzzz", "no run 'zzzz'"),
+        (str(tmp_path / "20270101T000000Z-unfinished"), "is not a run: it has no recording.json"),
+    ):
+        with pytest.raises(VimeOtelError, match=message):
+            find_run(tmp_path, wanted)
+    with pytest.raises(VimeOtelError, match="no runs in"):
+        find_run(tmp_path / "elsewhere")
+
+
+def test_the_root_comes_from_the_option_or_the_environment(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.delenv("VIME_OTEL_RUNS", raising=False)
+    assert runs_root() == Path("runs")
+    monkeypatch.setenv("VIME_OTEL_RUNS", "/tmp/elsewhere")
+    assert runs_root() == Path("/tmp/elsewhere")
+    assert runs_root("here") == Path("here")
+
+
+@pytest.mark.parametrize(
+    ("name", "content", "message"),
+    [
+        ("recording.json", b"{", "can't be read"),
+        ("recording.json", b"[]", "holds no JSON object"),
+        ("steps.json", b'{"steps": {}, "rows": [{}]}', "lacks"),
+        ("totals.sqlite", b"no database", "can't be read"),
+        ("steps.json", None, "is missing"),
+        ("totals.sqlite", None, "is missing"),
+    ],
+)
+def test_damage_is_told_in_one_line(tmp_path: Path, name: str, content: bytes | None, message: str) -> None:
+    path = write_sample(tmp_path)
+    if content is None:
+        (path / name).unlink()
+    else:
+        (path / name).write_bytes(content)
+    with pytest.raises(VimeOtelError, match=message) as told:
+        RunDirectory(path).recording()
+    assert "\n" not in str(told.value)
+
+
+def test_asking_for_what_is_not_there(tmp_path: Path) -> None:
+    run = RunDirectory(write_sample(tmp_path))
+    with pytest.raises(VimeOtelError, match="has no rank 'x'; it has"):
+        run.self_us("decode", "x")
+    with pytest.raises(VimeOtelError, match=r"has no idle\.folded; it holds prefill, decode|decode, prefill"):
+        run.self_us("idle")

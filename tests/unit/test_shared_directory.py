@@ -1,0 +1,105 @@
+"""Several engines under one directory: who lives, who is done, which start file it is."""
+
+from __future__ import annotations
+
+import os
+import subprocess
+import sys
+from collections.abc import Iterator
+from pathlib import Path
+
+import pytest
+
+from vime_otel.recorder.shared_directory import MAX_STEPS, SharedDirectory
+
+
+@pytest.fixture
+def first(tmp_path: Path) -> Iterator[SharedDirectory]:
+    shared = SharedDirectory(tmp_path, "a" * 16)
+    shared.enter()
+    yield shared
+    shared.leave()
+
+
+@pytest.fixture
+def second(tmp_path: Path) -> Iterator[SharedDirectory]:
+    shared = SharedDirectory(tmp_path, "b" * 16)
+    shared.enter()
+    yield shared
+    shared.leave()
+
+
+def start(directory: Path, text: str) -> None:
+    (directory / "start").write_text(text)
+
+
+@pytest.mark.parametrize(
+    ("text", "steps"), [("20", 20), (" 7\n", 7), ("", 1), ("many", 1), ("0", 1), ("-3", 1), ("9" * 20, MAX_STEPS)]
+)
+def test_a_start_file_says_how_many_steps(first: SharedDirectory, text: str, steps: int) -> None:
+    start(first.directory, text)
+    found = first.start()
+    assert found is not None
+    assert found.steps == steps
+
+
+def test_without_a_start_file_there_is_nothing_to_do(first: SharedDirectory) -> None:
+    assert first.start() is None
+
+
+def test_each_new_start_file_is_told_from_the_last(first: SharedDirectory) -> None:
+    keys = set()
+    for time_ns in (1, 2):
+        start(first.directory, "5")
+        os.utime(first.directory / "start", ns=(time_ns, time_ns))
+        found = first.start()
+        assert found is not None
+        keys.add(found.key)
+    assert len(keys) == 2
+
+
+def test_all_engines_derive_the_same_key(first: SharedDirectory, second: SharedDirectory) -> None:
+    start(first.directory, "5")
+    assert first.start() == second.start()
+
+
+def test_all_are_done_only_when_each_living_one_is(first: SharedDirectory, second: SharedDirectory) -> None:
+    first.mark_done("k1")
+    assert not first.all_done("k1")
+    second.mark_done("k1")
+    assert first.all_done("k1")
+    assert second.all_done("k1")
+
+
+def test_one_that_left_is_waited_for_no_more(first: SharedDirectory, second: SharedDirectory) -> None:
+    first.mark_done("k1")
+    second.leave()
+    assert first.all_done("k1")
+
+
+def test_one_that_was_killed_is_waited_for_no_more(first: SharedDirectory) -> None:
+    code = (
+        "import os, sys; from pathlib import Path; from vime_otel.recorder.shared_directory import SharedDirectory\n"
+        f"SharedDirectory(Path({str(first.directory)!r}), 'c' * 16).enter(); print('in', flush=True); sys.stdin.read()"
+    )
+    with subprocess.Popen([sys.executable, "-c", code], stdin=subprocess.PIPE, stdout=subprocess.PIPE) as other:
+        assert other.stdout is not None
+        assert other.stdout.readline() == b"in\n"
+        assert set(first.living()) == {"a" * 16, "c" * 16}
+        other.kill()
+    assert set(first.living()) == {"a" * 16}
+
+
+def test_a_newer_start_file_is_not_removed(first: SharedDirectory) -> None:
+    start(first.directory, "5")
+    old = first.start()
+    assert old is not None
+    (first.directory / "start").unlink()
+    start(first.directory, "6")
+    os.utime(first.directory / "start", ns=(1, 1))
+    first.remove_start(old.key)
+    assert (first.directory / "start").exists()
+    new = first.start()
+    assert new is not None
+    first.remove_start(new.key)
+    assert not (first.directory / "start").exists()

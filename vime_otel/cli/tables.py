@@ -1,0 +1,99 @@
+"""The summary of a run as a table for people and as JSON."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import dataclass
+from typing import Any
+
+from rich.console import Console
+from rich.table import Table
+
+from ..data.recording import StepRow
+from ..data.rundir import RunDirectory
+from ..data.summary import TopFrame, opening_line, top_frames
+
+
+@dataclass(frozen=True)
+class KindSummary:
+    """One step kind of a run: how many steps, their mean interval, and the frames with most self time."""
+
+    kind: str
+    steps: int
+    ms_per_step: float
+    frames: list[TopFrame]
+
+    def as_dict(self) -> dict[str, Any]:
+        """The summary for JSON."""
+        return {
+            "kind": self.kind,
+            "steps": self.steps,
+            "ms_per_step": self.ms_per_step,
+            "frames": [frame.as_dict() for frame in self.frames],
+        }
+
+
+def summarize(run: RunDirectory, limit: int, kinds: Sequence[str], rank: str | None = None) -> list[KindSummary]:
+    """The kinds of `kinds` that the run holds; all where `kinds` is empty. `rank` is one of `run.ranks()`."""
+    summaries = []
+    for kind in kinds or list(run.steps):
+        self_us, calls = run.self_us(kind, rank), run.calls(kind, rank)
+        rows = [row for row in run.rows if row.kind == kind and _is_of(row, rank)]
+        mean_ms = sum(row.interval_ns for row in rows) / max(len(rows), 1) / 1e6
+        summaries.append(KindSummary(kind, len(rows), mean_ms, top_frames(self_us, calls, len(rows), limit)))
+    return summaries
+
+
+def summary_as_dict(
+    run: RunDirectory, limit: int, kinds: Sequence[str] = (), rank: str | None = None
+) -> dict[str, Any]:
+    """What `print_summary` prints, for JSON."""
+    return {
+        "run": str(run.path),
+        "id": run.id,
+        "complete": run.header.get("complete"),
+        "reasons": _reasons(run),
+        "summary": opening_line(run.header, run.rows),
+        "rank": rank,
+        "kinds": [each.as_dict() for each in summarize(run, limit, kinds, rank)],
+    }
+
+
+def print_summary(
+    console: Console, run: RunDirectory, limit: int, kinds: Sequence[str] = (), rank: str | None = None
+) -> None:
+    """The opening line, why the run is incomplete if it is, and a table of frames per kind."""
+    console.print(opening_line(run.header, run.rows), soft_wrap=True, style="bold")
+    if run.header.get("complete") is False:
+        for reason in _reasons(run) or ["the run does not say why"]:
+            console.print(f"incomplete: {reason}", soft_wrap=True, style="yellow")
+    for summary in summarize(run, limit, kinds, rank):
+        console.print()
+        console.print(_table(summary, rank))
+
+
+def _table(summary: KindSummary, rank: str | None) -> Table:
+    where = f", rank {rank}" if rank else ""
+    title = f"{summary.kind}: {summary.steps} steps, {summary.ms_per_step:.3f} ms per step{where}"
+    table = Table(title=title, title_justify="left", title_style="bold", box=None, pad_edge=False)
+    table.add_column("frame", no_wrap=True, max_width=70)
+    for heading in ("self ms/step", "share", "calls/step", "ms/call"):
+        table.add_column(heading, justify="right", no_wrap=True)
+    for frame in summary.frames:
+        table.add_row(
+            frame.frame,
+            f"{frame.self_ms:.3f}",
+            f"{frame.share:.1%}",
+            f"{frame.calls:.1f}",
+            f"{frame.ms_per_call:.3f}",
+        )
+    return table
+
+
+def _is_of(row: StepRow, rank: str | None) -> bool:
+    """Whether the step ran on the engine of this rank (`<engine>-<rank>`)."""
+    return rank is None or rank.startswith(f"{row.engine}-")
+
+
+def _reasons(run: RunDirectory) -> list[str]:
+    return [str(reason) for reason in run.header.get("reasons") or []]
