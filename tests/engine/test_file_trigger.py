@@ -11,6 +11,7 @@ import pytest
 from otlp_sink import OtlpSink, span_attributes
 from scripts import run_script
 
+from vime_otel.data.folded import unescape_frame
 from vime_otel.data.otlp import step_ids
 from vime_otel.data.rundir import RunDirectory
 
@@ -107,7 +108,7 @@ def test_spans_say_by_themselves_where_they_belong(outcome: Outcome) -> None:
             assert values["vime.step.requests"] == 8
             assert values["vime.step.interval_ns"] > 0
     frames = {stack.rpartition(";")[2]: names for stack, names in stacks.items() if stack != "step"}
-    assert all(names == {frame} for frame, names in frames.items())
+    assert all(names == {unescape_frame(frame)} for frame, names in frames.items())
     moe = f"{MODEL_STACK};mlp:Qwen3MoeSparseMoeBlock;experts:MoERunner"
     experts = f"{moe};quant_method:UnquantizedFusedMoEMethod"
     assert {
@@ -117,6 +118,7 @@ def test_spans_say_by_themselves_where_they_belong(outcome: Outcome) -> None:
         "step;execute_model;preprocess",
         "step;sample_tokens;sample",
         "step;sample_tokens;bookkeep",
+        "step;sample_tokens;sample;my phase%3B mine",
         f"{MODEL_STACK};self_attn:Qwen3MoeAttention;attn:Attention",
         f"{MODEL_STACK};input_layernorm:RMSNorm",
         f"{moe};moe.route",

@@ -195,7 +195,7 @@ def test_no_worker_is_called_while_one_lacks_the_plugin(recorder: EngineRecorder
     step(recorder)
     assert port.calls == []
     assert recorder.status.phase == "refused"
-    assert "no vime-otel plugin" in str(recorder.status.reason)
+    assert "has no recorder" in str(recorder.status.reason)
 
 
 def test_a_rank_that_could_not_arm_ends_the_window_and_is_named(

@@ -196,7 +196,8 @@ class EngineRecorder:
                     command.recording,
                     0,
                     command.steps,
-                    "a worker of this engine has no vime-otel plugin: install vime-otel where its workers run",
+                    "a worker of this engine has no recorder: vime-otel must be installed where its workers run,"
+                    " and VIME_OTEL_COLLECTOR or VIME_OTEL_DIR set in their environment",
                 )
                 return
             self._workers_checked = True

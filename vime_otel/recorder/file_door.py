@@ -5,6 +5,8 @@ from __future__ import annotations
 import logging
 from pathlib import Path
 
+from vime_otel.data import settings
+
 from .doors import Door
 from .engine import EngineRecorder
 from .exporter import run_exporter
@@ -25,6 +27,7 @@ class FileDoor(Door):
         self._acted_on: str | None = None
         self._recording: str | None = None
         self._exported: str | None = None
+        self._timing = settings.timing()
 
     def run(self) -> None:
         """Look until closed."""
@@ -57,7 +60,7 @@ class FileDoor(Door):
             return
         if start.key != self._acted_on:
             # The key is the recording's id: every engine under the directory derives the same one.
-            refusal = self.recorder.submit(Command(start.key, start.steps), self.deliver)
+            refusal = self.recorder.submit(Command(start.key, start.steps, timing=self._timing), self.deliver)
             if refusal is None:
                 self._acted_on = self._recording = start.key
         elif self._exported == start.key and shared.all_done(start.key):

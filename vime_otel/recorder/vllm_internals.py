@@ -18,6 +18,7 @@ from importlib import import_module
 from typing import Any
 
 from vime_otel.data import settings
+from vime_otel.data.errors import VimeOtelError
 from vime_otel.version import __version__
 
 from .engine import EngineRecorder
@@ -123,6 +124,9 @@ def _recorder_of(engine: Any) -> EngineRecorder:
             from .doors import open_doors
 
             engine._vime_otel_doors = open_doors(recorder)
+        except VimeOtelError as error:
+            logger.warning("vime-otel is off: %s", error)
+            recorder = EngineRecorder.idle()
         except Exception:
             logger.warning("vime-otel could not start; the engine runs without it", exc_info=True)
             recorder = EngineRecorder.idle()

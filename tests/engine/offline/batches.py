@@ -6,7 +6,7 @@ Usage: batches.py MODEL DIRECTORY RESULT
 import sys
 from pathlib import Path
 
-from common import PROMPTS, arm, generate, left_behind, make_llm, report, wait_for_end, wait_until
+from common import PROMPTS, add_phase, arm, generate, left_behind, make_llm, report, wait_for_end, wait_until
 
 
 def main() -> None:
@@ -15,6 +15,7 @@ def main() -> None:
     baseline = generate(llm, PROMPTS, 16)
     llm.llm_engine.reset_prefix_cache()
 
+    llm.collective_rpc(add_phase)
     arm(directory, 12)
     # The door looks every quarter of a second; an in-process engine obeys at its next step.
     engine = llm.llm_engine.engine_core.engine_core

@@ -103,3 +103,16 @@ def left_behind(worker: Any) -> list[str]:
 def rank_of(worker: Any) -> int:
     """An innocent call, to see whether answers still belong to questions."""
     return int(worker.rank)
+
+
+def add_phase(worker: Any) -> None:
+    """A user's own phase: `vime_otel.span` around the sampler."""
+    import vime_otel
+
+    sample = worker.model_runner._sample
+
+    def sample_with_a_phase(*args: Any) -> Any:
+        with vime_otel.span("my phase; mine"):
+            return sample(*args)
+
+    worker.model_runner._sample = sample_with_a_phase
