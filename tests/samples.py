@@ -22,7 +22,7 @@ STEPS = 20
 PREFILL_STEPS = frozenset({0, 9})
 START_UNIX_NANO = 1_764_460_800_000_000_000
 
-_MODEL = "step;execute_model;forward;Qwen3MoeForCausalLM;model:Qwen3MoeModel"
+_MODEL = "step;execute_model;Qwen3MoeForCausalLM;model:Qwen3MoeModel"
 _LAYER = f"{_MODEL};Qwen3MoeDecoderLayer"
 _ATTENTION = f"{_LAYER};self_attn:Qwen3MoeAttention"
 _MLP = f"{_LAYER};mlp:Qwen3MoeSparseMoeBlock"
@@ -30,11 +30,10 @@ _EXPERTS = f"{_MLP};experts:FusedMoE"
 
 # Stack: (self time in µs of one decode step, calls a step).
 WORKER_STACKS: Mapping[str, tuple[int, int]] = {
-    "step;execute_model": (64, 1),
+    "step;execute_model": (86, 1),
     "step;execute_model;preprocess": (310, 1),
     "step;execute_model;postprocess": (41, 1),
-    "step;execute_model;forward": (22, 1),
-    "step;execute_model;forward;Qwen3MoeForCausalLM": (9, 1),
+    "step;execute_model;Qwen3MoeForCausalLM": (9, 1),
     _MODEL: (31, 1),
     f"{_MODEL};embed_tokens:VocabParallelEmbedding": (58, 1),
     f"{_MODEL};norm:RMSNorm": (17, 1),
@@ -55,8 +54,8 @@ WORKER_STACKS: Mapping[str, tuple[int, int]] = {
     f"{_EXPERTS};moe.dispatch": (412, LAYERS),
     f"{_EXPERTS};moe.experts": (3870, LAYERS),
     f"{_EXPERTS};moe.combine": (467, LAYERS),
-    "step;execute_model;forward;logits_processor:LogitsProcessor": (26, 1),
-    "step;execute_model;forward;logits_processor:LogitsProcessor;lm_head:ParallelLMHead": (533, 1),
+    "step;execute_model;postprocess;logits_processor:LogitsProcessor": (26, 1),
+    "step;execute_model;postprocess;logits_processor:LogitsProcessor;lm_head:ParallelLMHead": (533, 1),
     "step;sample_tokens": (19, 1),
     "step;sample_tokens;sample": (287, 1),
     "step;sample_tokens;bookkeep": (73, 1),

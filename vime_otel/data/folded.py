@@ -110,7 +110,7 @@ def parse(lines: Iterable[str]) -> Parsed:
         if not line:
             continue
         stack, _, number = line.rpartition(" ")
-        if not stack or not number.isdigit():
+        if not stack or not (number.isascii() and number.isdigit()):
             invalid += 1
             continue
         values[stack] = values.get(stack, 0) + int(number)

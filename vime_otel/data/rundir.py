@@ -179,7 +179,8 @@ class RunDirectory:
     def torch_traces(self) -> list[Path]:
         """Torch profiler traces gathered under torch/."""
         directory = self.path / TORCH_DIR
-        return sorted(directory.glob("**/*.json*")) if directory.is_dir() else []
+        found = directory.glob("**/*.trace.json*") if directory.is_dir() else ()
+        return sorted(path for path in found if path.is_file())
 
     def totals(self, first: int = 0, last: int | None = None) -> Iterator[StepTotals]:
         """Per-step totals of the steps `first` to `last` inclusive, without reading the others."""
@@ -233,7 +234,9 @@ class RunDirectory:
             raise VimeOtelError(f"run {self.id} has no rank {rank!r}; it has {', '.join(self.ranks()) or 'none'}")
         path = self.path / "ranks" / rank / name if rank else self.path / name
         try:
-            return folded.parse(path.read_text().splitlines()).values
+            return folded.parse(path.read_text("utf-8").split("\n")).values
+        except UnicodeDecodeError as error:
+            raise VimeOtelError(f"{path} can't be read ({error}); record again") from error
         except FileNotFoundError:
             raise VimeOtelError(
                 f"run {self.id} has no {name}; it holds {', '.join(self.steps) or 'no steps'}"
@@ -248,6 +251,15 @@ def list_runs(root: Path) -> list[RunDirectory]:
     return [RunDirectory(root / name) for name in names]
 
 
+def _answers_to(run: RunDirectory, which: str) -> bool:
+    if run.path.name == which:
+        return True
+    try:
+        return run.id.startswith(which)
+    except VimeOtelError:  # a damaged run is no reason not to find the others
+        return False
+
+
 def find_run(root: Path, which: str = "latest") -> RunDirectory:
     """The run that a RUN argument names: `latest`, the beginning of an id, a folder's name or a path."""
     runs = list_runs(root)
@@ -255,7 +267,7 @@ def find_run(root: Path, which: str = "latest") -> RunDirectory:
         if not runs:
             raise VimeOtelError(f"no runs in {root}; make one with `vime-otel collect`, or name the folder with --runs")
         return runs[0]
-    matches = [run for run in runs if run.path.name == which or run.id.startswith(which)]
+    matches = [run for run in runs if _answers_to(run, which)]
     if len(matches) == 1:
         return matches[0]
     if matches:

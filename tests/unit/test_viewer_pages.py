@@ -1,0 +1,192 @@
+"""The pages tell people what was recorded, and the downloads hold it."""
+
+from __future__ import annotations
+
+import json
+from pathlib import Path
+
+import pytest
+from flask.testing import FlaskClient
+from samples import ENGINES, RECORDING_ID, sample_recording, torch_trace, write_sample
+
+from viewer import pages
+from viewer.app import create_app
+from vime_otel.data.recording import Recording
+
+
+def client_of(root: Path) -> FlaskClient:
+    return create_app(root).test_client()
+
+
+@pytest.fixture(scope="module")
+def client(tmp_path_factory: pytest.TempPathFactory) -> FlaskClient:
+    """A client of a viewer of one complete run."""
+    root = tmp_path_factory.mktemp("runs")
+    write_sample(root, torch=True)
+    return client_of(root)
+
+
+def test_an_empty_list_names_the_command_that_fills_it(tmp_path: Path) -> None:
+    page = client_of(tmp_path / "not yet made").get("/")
+    assert page.status_code == 200
+    assert "vime-otel collect" in page.text
+    assert "not yet made" in page.text
+
+
+def test_the_list_shows_the_newest_recording_first(tmp_path: Path) -> None:
+    write_sample(tmp_path, sample_recording(id="a" * 16, created="2025-01-01T00:00:00Z"))
+    write_sample(tmp_path, sample_recording(id="b" * 16, created="2025-01-02T00:00:00Z"))
+    text = client_of(tmp_path).get("/").text
+    assert 0 < text.index("/runs/" + "b" * 16) < text.index("/runs/" + "a" * 16)
+
+
+def test_the_list_says_steps_times_and_state(client: FlaskClient) -> None:
+    text = client.get("/").text
+    for expected in ("2025-11-30 00:00:00 UTC", "qwen3-moe rollout", ">36<", ">4<", ">12.19<", "complete"):
+        assert expected in text
+
+
+def test_a_damaged_run_is_listed_with_what_is_wrong_and_hides_no_other(tmp_path: Path) -> None:
+    write_sample(tmp_path)
+    for name, content in (("1-broken", "{nope"), ("2-format", '{"format": 99}'), ("3-shape", '{"format": 1}')):
+        (tmp_path / name).mkdir()
+        (tmp_path / name / "recording.json").write_text(content)
+    page = client_of(tmp_path).get("/")
+    assert page.status_code == 200
+    assert page.text.count("unreadable") == 3
+    assert f"/runs/{RECORDING_ID}" in page.text
+
+
+def test_a_run_opens_with_what_was_measured(client: FlaskClient) -> None:
+    text = client.get(f"/runs/{RECORDING_ID}").text
+    assert "recorded decode step 12.2 ms (batch 64, 36 steps)" in text
+    assert "timing sync" in text
+
+
+def test_the_beginning_of_an_id_leads_to_the_permanent_address_with_its_query(client: FlaskClient) -> None:
+    answer = client.get("/runs/5eed?kind=prefill")
+    assert (answer.status_code, answer.location) == (302, f"/runs/{RECORDING_ID}?kind=prefill")
+
+
+def test_an_incomplete_run_says_why(tmp_path: Path) -> None:
+    reasons = ["engine x was disarmed after 300 s", "412 spans did not arrive"]
+    write_sample(tmp_path, sample_recording(complete=False, reasons=reasons))
+    for address in ("/", f"/runs/{RECORDING_ID}"):
+        text = client_of(tmp_path).get(address).text
+        assert "incomplete" in text
+        assert all(reason in text for reason in reasons)
+
+
+def test_a_complete_run_does_not_speak_of_incompleteness(client: FlaskClient) -> None:
+    assert "incomplete" not in client.get(f"/runs/{RECORDING_ID}").text
+
+
+def test_kind_and_rank_stand_in_the_address(client: FlaskClient) -> None:
+    rank = f"{ENGINES[1]}-1"
+    text = client.get(f"/runs/{RECORDING_ID}?kind=prefill&rank={rank}").text
+    assert f"/api/runs/{RECORDING_ID}/flamegraph?kind=prefill&amp;rank={rank}" in text
+    assert f'value="{rank}" selected' in text
+    assert "10.0.0.2:8001/0 rank 1" in text
+    assert f"kind=decode&amp;rank={rank}" in text  # the other kind, of the same rank
+
+
+def test_the_tables_hold_the_numbers(client: FlaskClient) -> None:
+    text = client.get(f"/runs/{RECORDING_ID}").text
+    row = sample_recording().rows[13]
+    assert row.trace_id in text
+    assert f"{row.interval_ns / 1e6:.2f}" in text
+    assert "1536 + 64" in text  # tokens of the mixed step
+    assert 'data-frame="moe.experts"' in text
+    assert "33.4%" in text
+    assert "moe.shared_experts" in text  # a hook that was not found
+
+
+def test_a_long_step_table_is_cut_and_says_where_the_rest_is(
+    client: FlaskClient, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(pages, "ROWS_SHOWN", 10)
+    text = client.get(f"/runs/{RECORDING_ID}").text
+    rows = sample_recording().rows
+    assert rows[9].trace_id in text
+    assert rows[10].trace_id not in text
+    assert f'The first 10 steps; all are in <a href="/api/runs/{RECORDING_ID}">' in text
+
+
+def test_a_run_without_torch_traces_says_how_to_make_some(tmp_path: Path) -> None:
+    write_sample(tmp_path)
+    assert "vime-otel profile start" in client_of(tmp_path).get(f"/runs/{RECORDING_ID}").text
+
+
+def test_a_run_without_steps_is_still_a_page(tmp_path: Path) -> None:
+    write_sample(tmp_path, Recording({**sample_recording().header, "complete": False, "reasons": []}))
+    page = client_of(tmp_path).get(f"/runs/{RECORDING_ID}")
+    assert page.status_code == 200
+    assert "No steps were recorded" in page.text
+
+
+def test_a_header_with_nothing_but_its_id_is_enough(tmp_path: Path) -> None:
+    directory = write_sample(tmp_path, torch=True)
+    (directory / "recording.json").write_text(json.dumps({"format": 1, "id": RECORDING_ID}))
+    client = client_of(tmp_path)
+    for address in ("/", f"/runs/{RECORDING_ID}", f"/runs/{RECORDING_ID}/decode.svg", f"/api/runs/{RECORDING_ID}"):
+        assert client.get(address).status_code == 200, address
+
+
+def test_the_svg_and_the_folded_stacks_of_a_view_can_be_saved(client: FlaskClient) -> None:
+    svg = client.get(f"/runs/{RECORDING_ID}/decode.svg")
+    assert svg.mimetype == "image/svg+xml"
+    assert "qwen3-moe rollout · decode · 12.19 ms per step · 36 steps" in svg.text
+    assert svg.headers["Content-Disposition"] == "inline; filename=5eed0123-decode.svg"
+    folded = client.get(f"/runs/{RECORDING_ID}/decode.folded")
+    assert folded.mimetype == "text/plain"
+    times = [int(line.rpartition(" ")[2]) for line in folded.text.splitlines()]
+    assert sum(times) == pytest.approx(36 * 12_190, rel=0.001)
+
+
+def test_downloads_of_a_rank_are_of_that_rank(client: FlaskClient) -> None:
+    slow, fast = (
+        client.get(f"/runs/{RECORDING_ID}/decode.folded?rank={ENGINES[0]}-{rank}").text for rank in ("1", "0")
+    )
+    assert slow != fast
+    assert "10.0.0.1:8001/0 rank 1" in client.get(f"/runs/{RECORDING_ID}/decode.svg?rank={ENGINES[0]}-1").text
+
+
+def test_a_torch_trace_arrives_as_the_bytes_it_is_and_in_ranges(client: FlaskClient) -> None:
+    address = f"/runs/{RECORDING_ID}/torch/{ENGINES[0]}/rank0.pt.trace.json.gz"
+    whole = client.get(address)
+    assert whole.data == torch_trace("0")
+    assert "Content-Encoding" not in whole.headers
+    part = client.get(address, headers={"Range": "bytes=100-199"})
+    assert (part.status_code, part.data) == (206, torch_trace("0")[100:200])
+
+
+def test_the_profilers_manifest_is_no_trace(client: FlaskClient) -> None:
+    assert "manifest.json" not in client.get(f"/runs/{RECORDING_ID}").text
+    assert client.get(f"/runs/{RECORDING_ID}/torch/manifest.json").status_code == 404
+
+
+@pytest.mark.parametrize(
+    ("address", "status", "words"),
+    [
+        ("/runs/ffff", 404, "no run &#39;ffff&#39;"),
+        ("/nothing/here", 404, "not found"),
+        (f"/runs/{RECORDING_ID}?kind=idle", 400, "it has decode, prefill"),
+        (f"/runs/{RECORDING_ID}?rank=7", 400, "no rank &#39;7&#39;"),
+        (f"/runs/{RECORDING_ID}/idle.svg", 404, "it has decode, prefill"),
+        (f"/runs/{RECORDING_ID}/torch/none.json.gz", 404, "no torch trace"),
+    ],
+)
+def test_what_is_not_there_is_one_clear_line(client: FlaskClient, address: str, status: int, words: str) -> None:
+    page = client.get(address)
+    assert page.status_code == status
+    assert page.mimetype == "text/html"
+    assert words in page.text
+    assert "Traceback" not in page.text
+
+
+def test_a_run_that_can_not_be_read_is_one_clear_line(tmp_path: Path) -> None:
+    directory = write_sample(tmp_path)
+    (directory / "steps.json").write_text("[]")
+    page = client_of(tmp_path).get(f"/runs/{RECORDING_ID}")
+    assert page.status_code == 500
+    assert "steps.json holds no JSON object; record again" in page.text

@@ -1,0 +1,29 @@
+"""The JSON API, as the page itself uses it."""
+
+from __future__ import annotations
+
+from flask import Blueprint, Response, jsonify, request
+
+from . import describe
+from .store import Store
+from .view import choose
+
+
+def blueprint(store: Store) -> Blueprint:
+    """The routes under /api."""
+    api = Blueprint("api", __name__, url_prefix="/api")
+
+    @api.get("/runs")
+    def runs() -> Response:
+        return jsonify(runs=[describe.brief(run) for run in store.runs()])
+
+    @api.get("/runs/<which>")
+    def run(which: str) -> Response:
+        return jsonify(describe.full(store, store.find(which)))
+
+    @api.get("/runs/<which>/flamegraph")
+    def flamegraph(which: str) -> Response:
+        view = choose(store.find(which), request.args.get("kind"), request.args.get("rank"))
+        return jsonify(view.flamegraph())
+
+    return api

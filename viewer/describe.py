@@ -1,0 +1,64 @@
+"""Runs as values for the pages and the API. Every key of a header but its id may be missing."""
+
+from __future__ import annotations
+
+from typing import Any
+
+from vime_otel.data.errors import VimeOtelError
+from vime_otel.data.rundir import RunDirectory
+from vime_otel.data.summary import opening_line
+
+from .store import Store, torch_name
+from .view import rank_label
+
+
+def brief(run: RunDirectory) -> dict[str, Any]:
+    """One line of the list of recordings; a damaged run says what is wrong with it in `error`."""
+    try:
+        header = run.header
+        return {
+            "id": run.id,
+            "name": run.path.name,
+            "label": header.get("label"),
+            "created": header.get("created"),
+            "complete": header.get("complete"),
+            "reasons": header.get("reasons") or [],
+            "engines": len(header.get("engines") or []),
+            "steps": run.steps,
+            "ms_per_step": ms_per_step(run),
+            "error": None,
+        }
+    except VimeOtelError as error:
+        return {"id": None, "name": run.path.name, "error": str(error)}
+    except (KeyError, TypeError, ValueError, AttributeError) as error:
+        return {"id": None, "name": run.path.name, "error": f"not in the run format: {error!r}"}
+
+
+def full(store: Store, run: RunDirectory) -> dict[str, Any]:
+    """All of a run but its flame graphs."""
+    labels = engine_labels(run)
+    return {
+        **brief(run),
+        "opening": opening_line(run.header, run.rows),
+        "header": run.header,
+        "ranks": [{"name": name, "label": rank_label(run, name)} for name in run.ranks()],
+        "rows": [{**row.as_dict(), "engine_label": labels.get(row.engine, row.engine)} for row in run.rows],
+        "torch": [{"name": torch_name(run, path), "bytes": path.stat().st_size} for path in store.torch_traces(run)],
+    }
+
+
+def ms_per_step(run: RunDirectory) -> dict[str, float]:
+    """Mean interval in milliseconds by kind."""
+    intervals: dict[str, list[int]] = {}
+    for row in run.rows:
+        intervals.setdefault(row.kind, []).append(row.interval_ns)
+    return {kind: sum(values) / len(values) / 1e6 for kind, values in intervals.items()}
+
+
+def engine_labels(run: RunDirectory) -> dict[str, str]:
+    """The engines' labels by id."""
+    labels = {}
+    for engine in run.header.get("engines") or []:
+        engine_id = str(engine.get("id"))
+        labels[engine_id] = str(engine.get("label") or engine_id)
+    return labels

@@ -1,0 +1,39 @@
+"""Every failure as one clear line: JSON under /api, a page elsewhere, never a traceback."""
+
+from __future__ import annotations
+
+from flask import Flask, Response, jsonify, make_response, render_template, request
+from werkzeug.exceptions import HTTPException
+
+from vime_otel.data.errors import UsageError, VimeOtelError
+
+from .store import AmbiguousRun, RunNotFound
+
+
+def handle_errors(app: Flask) -> None:
+    """Answer errors with `{"error": {"message": …}}` or a page, and the status that fits."""
+
+    @app.errorhandler(HTTPException)
+    def http_error(error: HTTPException) -> Response:
+        answer = _answer(error.description or error.name, error.code or 500)
+        for name, value in error.get_headers():
+            if name.lower() != "content-type":
+                answer.headers[name] = value
+        return answer
+
+    @app.errorhandler(VimeOtelError)
+    def known_error(error: VimeOtelError) -> Response:
+        if isinstance(error, RunNotFound):
+            return _answer(str(error), 404)
+        return _answer(str(error), 400 if isinstance(error, (AmbiguousRun, UsageError)) else 500)
+
+    @app.errorhandler(Exception)
+    def unknown_error(error: Exception) -> Response:
+        app.logger.exception("%s %s failed", request.method, request.path)
+        return _answer(f"the viewer failed on this ({type(error).__name__}); its log says where", 500)
+
+
+def _answer(message: str, status: int) -> Response:
+    if request.path == "/api" or request.path.startswith("/api/"):
+        return make_response(jsonify(error={"message": message}), status)
+    return make_response(render_template("error.html", message=message, status=status), status)

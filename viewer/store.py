@@ -1,0 +1,80 @@
+"""The runs directory as the viewer reads it: nothing outside it, whatever a name or a link says."""
+
+from __future__ import annotations
+
+import os
+from collections.abc import Iterator
+from pathlib import Path
+
+from vime_otel.data.errors import VimeOtelError
+from vime_otel.data.rundir import TORCH_DIR, RunDirectory, list_runs
+
+
+class RunNotFound(VimeOtelError):
+    """No such run, rank, kind or file."""
+
+
+class AmbiguousRun(VimeOtelError):
+    """The beginning of an id fits several runs."""
+
+
+class Store:
+    """The runs below one directory."""
+
+    def __init__(self, root: Path):
+        self.root = root.resolve()
+
+    def runs(self) -> list[RunDirectory]:
+        """The runs, newest first; one that holds a link out of the runs directory is passed over."""
+        return [run for run in list_runs(self.root) if all(map(self._is_inside, _links(run.path)))]
+
+    def find(self, which: str) -> RunDirectory:
+        """The run with this id, beginning of an id, or folder name.
+
+        Raises RunNotFound or AmbiguousRun.
+        """
+        matches = [run for run in self.runs() if run.path.name == which or _id_begins(run, which)]
+        if not matches:
+            raise RunNotFound(f"no run {which!r} here; the list of recordings shows those there are")
+        if len(matches) > 1:
+            names = ", ".join(run.path.name for run in matches)
+            raise AmbiguousRun(f"{which!r} fits {len(matches)} runs: {names}; type more of it")
+        return matches[0]
+
+    def torch_traces(self, run: RunDirectory) -> list[Path]:
+        """The run's torch traces; links that lead out or nowhere are passed over."""
+        return [path for path in run.torch_traces() if self._is_inside(path)]
+
+    def torch_trace(self, run: RunDirectory, name: str) -> Path:
+        """The torch trace of this name, relative to the run's torch folder; or RunNotFound."""
+        for path in self.torch_traces(run):
+            if torch_name(run, path) == name:
+                return path
+        raise RunNotFound(f"run {run.id} has no torch trace {name!r}")
+
+    def _is_inside(self, path: Path) -> bool:
+        return Path(os.path.realpath(path)).is_relative_to(self.root)
+
+
+def torch_name(run: RunDirectory, path: Path) -> str:
+    """A trace's name within its run, `/` between folders."""
+    return path.relative_to(run.path / TORCH_DIR).as_posix()
+
+
+def _id_begins(run: RunDirectory, which: str) -> bool:
+    try:
+        return run.id.startswith(which)
+    except (VimeOtelError, KeyError):
+        return False  # a damaged run has no id; its folder's name still finds it
+
+
+def _links(directory: Path) -> Iterator[Path]:
+    """A run's own folder and every link in it, but for its torch traces: those are checked one by one."""
+    yield directory
+    for folder, folders, files in os.walk(directory):
+        if Path(folder) == directory and TORCH_DIR in folders:
+            folders.remove(TORCH_DIR)
+        for name in (*folders, *files):
+            path = Path(folder, name)
+            if path.is_symlink():
+                yield path

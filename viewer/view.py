@@ -1,0 +1,119 @@
+"""What of a run is shown: one kind of step, overall or of one rank."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from dataclasses import dataclass
+from statistics import median
+from typing import Any
+
+from vime_otel.data.errors import UsageError
+from vime_otel.data.recording import StepRow
+from vime_otel.data.rundir import RunDirectory
+from vime_otel.data.summary import TopFrame, top_frames
+
+from . import tree
+from .store import RunNotFound
+
+
+@dataclass(frozen=True)
+class View:
+    """A kind and a rank (None: overall) of a run, both known to exist."""
+
+    run: RunDirectory
+    kind: str
+    rank: str | None
+
+    @property
+    def rows(self) -> list[StepRow]:
+        """The steps that this view sums."""
+        return [row for row in self.run.rows if row.kind == self.kind and _belongs(row, self.rank)]
+
+    @property
+    def steps(self) -> int:
+        """How many steps this view sums."""
+        return len(self.rows)
+
+    @property
+    def title(self) -> str:
+        """The view's name for people."""
+        parts = [str(self.run.header.get("label") or self.run.id[:8]), self.kind]
+        return " · ".join([*parts, rank_label(self.run, self.rank)] if self.rank else parts)
+
+    @property
+    def file_stem(self) -> str:
+        """The view's name for files."""
+        return "-".join([self.run.id[:8], self.kind, *([self.rank] if self.rank else [])])
+
+    def self_us(self) -> Mapping[str, int]:
+        """Self time in microseconds by stack."""
+        return self.run.self_us(self.kind, self.rank)
+
+    def calls(self) -> Mapping[str, int]:
+        """Calls by stack."""
+        return self.run.calls(self.kind, self.rank)
+
+    def top(self) -> list[TopFrame]:
+        """The frames with most self time."""
+        return top_frames(self.self_us(), self.calls(), self.steps)
+
+    def categories(self) -> dict[str, str]:
+        """What each frame is, by its name: as where it spends most."""
+        frames = tree.all_frames(tree.build(self.self_us(), self.calls()))
+        return {frame.name: frame.category for frame in sorted(frames, key=lambda frame: frame.self_us)}
+
+    def facts(self) -> list[tuple[str, str]]:
+        """The numbers beside the graph, for people: (name, value with its unit)."""
+        rows = self.rows
+        intervals = [row.interval_ns / 1e6 for row in rows]
+        tokens = [row.context_tokens + row.generation_tokens for row in rows]
+        if not rows:
+            return []
+        return [
+            ("mean step", f"{sum(intervals) / len(rows):.2f} ms"),
+            ("median", f"{median(intervals):.2f} ms"),
+            ("slowest", f"{max(intervals):.2f} ms"),
+            ("steps", f"{len(rows):,}"),
+            ("tokens a step", f"{sum(tokens) / len(rows):,.1f}"),
+            ("requests a step", f"{sum(row.requests for row in rows) / len(rows):,.1f}"),
+        ]
+
+    def flamegraph(self) -> dict[str, Any]:
+        """The flame graph for JSON: times in microseconds and calls, summed over `steps` steps."""
+        root = tree.build(self.self_us(), self.calls())
+        return {
+            "kind": self.kind,
+            "rank": self.rank,
+            "title": self.title,
+            "steps": self.steps,
+            "depth": tree.depth(root),
+            "root": root.as_dict(),
+        }
+
+
+def choose(run: RunDirectory, kind: str | None, rank: str | None) -> View:
+    """The view that a query asks for; the first kind where none is named.
+
+    Raises UsageError for a kind or a rank that the run does not have, RunNotFound where it has no steps.
+    """
+    kinds = list(run.steps)
+    if not kinds:
+        raise RunNotFound(f"run {run.id} has no steps, so it has no flame graph")
+    if kind and kind not in kinds:
+        raise UsageError(f"this run has no kind {kind!r}; it has {', '.join(kinds)}")
+    if rank and rank not in run.ranks():
+        raise UsageError(f"this run has no rank {rank!r}; it has {', '.join(run.ranks()) or 'none'}")
+    return View(run, kind or kinds[0], rank or None)
+
+
+def rank_label(run: RunDirectory, name: str) -> str:
+    """The rank's name for people: its engine's label and its number."""
+    for engine in run.header.get("engines") or []:
+        engine_id = str(engine.get("id"))
+        if name.startswith(f"{engine_id}-"):
+            return f"{engine.get('label') or engine_id} rank {name.removeprefix(f'{engine_id}-')}"
+    return name
+
+
+def _belongs(row: StepRow, rank: str | None) -> bool:
+    return rank is None or rank.startswith(f"{row.engine}-")
