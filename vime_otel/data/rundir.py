@@ -54,7 +54,7 @@ def write_atomically(path: Path, content: bytes) -> None:
         raise
 
 
-def write_folded_files(directory: Path, recording: Recording, decode_tokens: int | None = None) -> None:
+def write_folded_files(directory: Path, recording: Recording) -> None:
     """Write the folded files, `.calls` and steps.json of a recording into `directory`."""
     for kind in KINDS:
         if kind in recording.kinds():
@@ -64,16 +64,16 @@ def write_folded_files(directory: Path, recording: Recording, decode_tokens: int
                 (directory / f"{kind}.{suffix}").unlink(missing_ok=True)
     content = {
         "steps": recording.steps(),
-        "decode_tokens": decode_tokens,
+        "decode_tokens": recording.header.get("decode_tokens"),
         "rows": [row.as_dict() for row in recording.rows],
     }
     write_atomically(directory / STEPS_FILE, orjson.dumps(content, option=orjson.OPT_INDENT_2))
 
 
-def write_run(directory: Path, recording: Recording, decode_tokens: int | None = None) -> None:
+def write_run(directory: Path, recording: Recording) -> None:
     """Write every file of a finished recording but its journal; recording.json comes last."""
     directory.mkdir(parents=True, exist_ok=True)
-    write_folded_files(directory, recording, decode_tokens)
+    write_folded_files(directory, recording)
     shutil.rmtree(directory / "ranks", ignore_errors=True)
     for engine, rank in recording.ranks():
         rank_directory = directory / "ranks" / f"{engine}-{rank}"

@@ -135,6 +135,7 @@ def _closing_body(window: Window, steps: list[AssembledStep], sent: dict[str, _S
         "parts": [vars(tally) for tally in sent.values()],
         "timing": window.command.timing,
         "execution": engine["execution"],
+        "decode_tokens": engine["decode_tokens"],
         "pause_ns": window.pause_ns,
         "hooks": {"found": window.hooks_found, "missing": window.hooks_missing},
         "overhead": {"span_ns": span_cost_ns(), "spans_per_step": made / max(len(steps), 1)},

@@ -237,6 +237,7 @@ class EnginePort:
             "vllm_version": _vllm_version(),
             "vime_otel_version": __version__,
             "execution": _execution(self._config),
+            "decode_tokens": self._decode_tokens,
         }
         return self._description
 

@@ -6,13 +6,14 @@ from datetime import datetime, timezone
 from pathlib import Path
 from typing import Any
 
-from vime_otel.data import settings
 from vime_otel.data.recording import Recording, sum_overall
 from vime_otel.data.rundir import RunDirectory, write_run
 
 from .assemble import assemble
 from .shared_directory import SharedDirectory
 from .window import Window
+
+_TOLD = ("label", "model", "vllm_version", "host", "pid", "execution", "decode_tokens")
 
 
 def write_window(window: Window | None, directory: Path, start: str) -> None:
@@ -26,7 +27,7 @@ def write_window(window: Window | None, directory: Path, start: str) -> None:
         if window is not None:
             recording = to_recording(window)
             alone = set(shared.living()) <= {engine} and not _parts(directory, start)
-            write_run(directory if alone else directory / engine, recording, settings.decode_tokens())
+            write_run(directory if alone else directory / engine, recording)
             shared.mark_done(start)
             if alone:
                 shared.remove_start(start)
@@ -34,7 +35,7 @@ def write_window(window: Window | None, directory: Path, start: str) -> None:
         if shared.all_done(start):
             parts = [RunDirectory(path).recording() for path in _parts(directory, start)]
             if parts:
-                write_run(directory, merge(parts), settings.decode_tokens())
+                write_run(directory, merge(parts))
             shared.remove_start(start)
 
 
@@ -66,7 +67,7 @@ def to_recording(window: Window) -> Recording:
                 "errors": reasons,
                 "complete": not reasons,
                 "hooks": {"found": window.hooks_found, "missing": window.hooks_missing},
-                **{key: engine[key] for key in ("label", "model", "vllm_version", "host", "pid", "execution")},
+                **{key: engine[key] for key in _TOLD},
             }
         ],
         {"steps": window.command.steps, "kind": window.command.kind, "timing": window.command.timing},
@@ -111,6 +112,7 @@ def _header(
         "reasons": reasons,
         "created": datetime.now(timezone.utc).isoformat(timespec="seconds"),
         "asked": asked,
+        "decode_tokens": engines[0]["decode_tokens"],
         "timing": asked["timing"],
         "pause_ms": max((engine["pause_ms"] for engine in engines), default=0.0),
         "engines": engines,

@@ -1,0 +1,56 @@
+"""Hosts and their addresses, as seen from this machine."""
+
+from __future__ import annotations
+
+import ipaddress
+import socket
+from urllib.parse import urlsplit, urlunsplit
+
+import psutil
+
+_DEFAULT_PORTS = {"http": 80, "https": 443}
+
+
+def host_and_port(url: str) -> tuple[str, int]:
+    """Where a URL points; the scheme's port where it names none."""
+    parts = urlsplit(url)
+    return parts.hostname or "", parts.port or _DEFAULT_PORTS.get(parts.scheme, 80)
+
+
+def with_host(url: str, host: str) -> str:
+    """The URL on another host."""
+    parts = urlsplit(url)
+    shown = f"[{host}]" if ":" in host else host
+    return urlunsplit(parts._replace(netloc=f"{shown}:{parts.port}" if parts.port else shown))
+
+
+def is_loopback(host: str) -> bool:
+    """Whether the host is written as loopback; names but `localhost` are not looked up."""
+    if host == "localhost":
+        return True
+    try:
+        return ipaddress.ip_address(host).is_loopback
+    except ValueError:
+        return False
+
+
+def addresses_of(host: str) -> frozenset[str]:
+    """The addresses behind a host: of a name by DNS (this may block), of loopback all those of this machine.
+
+    Empty where the name is unknown.
+    """
+    try:
+        found = {str(entry[4][0]).partition("%")[0] for entry in socket.getaddrinfo(host, None)}
+    except (OSError, UnicodeError):
+        return frozenset()
+    return frozenset(found | _own() if any(is_loopback(address) for address in found) else found)
+
+
+def is_this_machine(host: str) -> bool:
+    """Whether one of the host's addresses is one of ours; may block on DNS."""
+    return bool(addresses_of(host) & _own())
+
+
+def _own() -> set[str]:
+    interfaces = psutil.net_if_addrs().values()
+    return {entry.address.partition("%")[0] for interface in interfaces for entry in interface}

@@ -1,0 +1,79 @@
+"""The client of the control routes, for commands."""
+
+from __future__ import annotations
+
+import asyncio
+from types import TracebackType
+from typing import Any
+
+import aiohttp
+import orjson
+
+from vime_otel.data import settings
+from vime_otel.data.errors import VimeOtelError
+
+from .control import PREFIX
+from .http_client import new_session, why
+from .messages import RecordingRequest
+
+_TIMEOUT_S = 30.0
+
+
+class Client:
+    """Talks to a collector; to be used with `async with`. Every failure is a VimeOtelError."""
+
+    def __init__(self, url: str, token: str) -> None:
+        self._url = url.rstrip("/")
+        self._headers = {"Authorization": f"Bearer {token}"} if token else {}
+
+    async def __aenter__(self) -> Client:
+        self._session = new_session(_TIMEOUT_S)
+        return self
+
+    async def __aexit__(
+        self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
+    ) -> None:
+        await self._session.close()
+
+    async def recorders(self) -> list[dict[str, Any]]:
+        """The recorders that have introduced themselves."""
+        recorders: list[dict[str, Any]] = (await self._call("GET", "/recorders"))["recorders"]
+        return recorders
+
+    async def start(self, request: RecordingRequest) -> dict[str, Any]:
+        """Begin a recording; returns it as docs/formats.md has it."""
+        return await self._call("POST", "/recordings", orjson.dumps(request.as_dict()))
+
+    async def show(self, recording_id: str) -> dict[str, Any]:
+        """How a recording stands."""
+        return await self._call("GET", f"/recordings/{recording_id}")
+
+    async def stop(self, recording_id: str) -> dict[str, Any]:
+        """Disarm a recording's engines everywhere; it ends soon after."""
+        return await self._call("DELETE", f"/recordings/{recording_id}")
+
+    async def _call(self, method: str, path: str, body: bytes | None = None) -> dict[str, Any]:
+        headers = dict(self._headers)
+        if body is not None:
+            headers["Content-Type"] = "application/json"
+        try:
+            async with self._session.request(
+                method, f"{self._url}{PREFIX}{path}", data=body, headers=headers
+            ) as response:
+                status, content = response.status, await response.read()
+        except (aiohttp.ClientError, asyncio.TimeoutError, OSError) as error:
+            raise VimeOtelError(
+                f"no collector answers at {self._url} ({why(error)}); start one with `vime-otel serve`"
+            ) from error
+        if status == 401:
+            raise VimeOtelError(f"the collector {self._url} asks for a token; set {settings.TOKEN.name}")
+        try:
+            answer = orjson.loads(content)
+            if status < 300 and isinstance(answer, dict):
+                return answer
+            message = str(answer["error"]["message"])
+        except (orjson.JSONDecodeError, LookupError, TypeError) as error:
+            raise VimeOtelError(
+                f"{self._url} answered HTTP {status} and no JSON of ours: it is no vime-otel collector"
+            ) from error
+        raise VimeOtelError(message)

@@ -1,0 +1,80 @@
+"""One engine's part in a recording, as its polls tell it."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from typing import Any
+
+from .messages import Introduction, Status
+
+_OVER = frozenset({"done", "cancelled", "failed", "refused"})
+_IN_WINDOW = frozenset({"idle", "armed", "recording"})
+
+
+@dataclass
+class EnginePart:
+    """`problem` is what the collector has against it; `reason` what the recorder said."""
+
+    introduction: Introduction
+    url: str
+    steps_asked: int
+    arm_id: str
+    cancelled: bool = False
+    phase: str = "idle"
+    steps_done: int = 0
+    reason: str | None = None
+    problem: str | None = None
+
+    @property
+    def engine(self) -> str:
+        """The engine's id."""
+        return self.introduction.engine
+
+    @property
+    def label(self) -> str:
+        """The engine's name for people."""
+        return self.introduction.label
+
+    @property
+    def over(self) -> bool:
+        """Whether the recorder has said that nothing more will come."""
+        return self.phase in _OVER
+
+    @property
+    def in_window(self) -> bool:
+        """Whether it still has steps to make."""
+        return self.phase in _IN_WINDOW
+
+    def update(self, recording_id: str, status: Status, seen: str | None) -> bool:
+        """Take a status; returns whether it told something new of this recording."""
+        refused = status.phase == "refused" and seen == self.arm_id
+        if self.over or not (status.recording == recording_id or refused):
+            return False
+        phase = status.phase
+        if phase == "idle":
+            if self.phase == "idle":
+                return False
+            # It went on to idle between two polls without telling how it ended.
+            phase = "failed" if status.reason else "done"
+        before = (self.phase, self.steps_done)
+        self.phase, self.steps_done, self.reason = phase, status.steps_done, status.reason
+        return before != (self.phase, self.steps_done)
+
+    def complaint(self) -> str | None:
+        """Why this part is not whole, in one sentence for people; None when nothing is known against it."""
+        if self.problem:
+            return f"{self.label}: {self.problem}"
+        if self.phase in ("cancelled", "failed", "refused"):
+            return f"{self.label}: {self.phase}: {self.reason or 'it did not say why'}"
+        return None
+
+    def as_dict(self) -> dict[str, Any]:
+        """For JSON, as docs/formats.md has it."""
+        return {
+            "engine": self.engine,
+            "label": self.label,
+            "phase": self.phase,
+            "steps_done": self.steps_done,
+            "steps_asked": self.steps_asked,
+            "reason": self.problem or self.reason,
+        }

@@ -1,0 +1,27 @@
+"""How long the collector waits for what."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+
+
+@dataclass(frozen=True)
+class Patience:
+    """All in seconds."""
+
+    tick: float = 0.05
+    """Between two looks at how a recording stands."""
+    look: float = 0.25
+    """Between two looks for the workers' recorders."""
+    relist: float = 2.0
+    """Between two looks at the router's list while recorders are awaited."""
+    settle: float = 4.0
+    """Where nobody says how many recorders to expect: no new one came for so long. They look for us every 2-3 s."""
+    silent: float = 10.0
+    """A recorder at work that was not heard for so long has vanished."""
+    exporting: float = 30.0
+    """Nothing arrived for so long while an engine is still sending."""
+    late: float = 5.0
+    """The same, when every engine has said that it has sent all: a gateway may hold some back."""
+    forget: float = 60.0
+    """A recorder that was not heard for so long is no longer listed."""

@@ -1,0 +1,297 @@
+"""The life of one recording: find the engines, arm, follow, gather, write."""
+
+from __future__ import annotations
+
+import asyncio
+import contextlib
+import logging
+import os
+import time
+from collections.abc import Awaitable, Callable, Mapping
+from dataclasses import dataclass
+from datetime import datetime, timezone
+from pathlib import Path
+from typing import Any
+
+from vime_otel.data import rundir, settings
+from vime_otel.data.errors import VimeOtelError
+
+from . import report
+from .engine_part import EnginePart
+from .engine_traffic import EngineTraffic
+from .faults import log_fault
+from .intake import Intake, OpenRecording
+from .messages import Poll, RecordingRequest
+from .patience import Patience
+from .recorders import Command, Recorders
+from .router import Worker
+from .selection import Selection, select
+from .sums import Sums
+
+_log = logging.getLogger(__name__)
+
+
+@dataclass(frozen=True)
+class Surroundings:
+    """What all recordings of a collector share."""
+
+    runs_root: Path
+    version: str
+    patience: Patience
+    recorders: Recorders
+    intake: Intake
+    collector_url: Callable[[], str]
+    list_workers: Callable[[RecordingRequest], Awaitable[list[Worker]]]
+    claimed: Callable[[str], Mapping[str, str]]
+    """Which engines are taken by others than the recording of this id, and by which recording."""
+
+
+class _NoRun(Exception):
+    """The recording ends without a run; the text says why."""
+
+
+class RecordingTask:
+    """One recording; `run()` lives it to its end and never raises."""
+
+    def __init__(self, surroundings: Surroundings, request: RecordingRequest, workers: list[Worker]) -> None:
+        self.id = os.urandom(8).hex()
+        self.request = request
+        self.state = "waiting"
+        self.message = ""
+        self.run_path: Path | None = None
+        self.complete: bool | None = None
+        self.reasons: list[str] = []
+        self.steps: dict[str, int] | None = None
+        self.selection = Selection()
+        self.parts: dict[str, EnginePart] = {}
+        self.workers = workers
+        self._around = surroundings
+        self._traffic = EngineTraffic(request)
+        self._open: OpenRecording | None = None
+        self._stopped: str | None = None
+        self._created = datetime.now(timezone.utc)
+        self._last_news = time.monotonic()
+        self._sums = Sums(self.id)
+        self._directory = surroundings.runs_root / rundir.new_run_name(self.id, request.label, self._created)
+
+    @property
+    def over(self) -> bool:
+        """Whether it is done or has failed."""
+        return self.state in ("done", "failed")
+
+    def claims(self) -> list[str]:
+        """The engines that no other recording may take."""
+        if self.over:
+            return []
+        return list(self.parts) or [each.introduction.engine for each in self.selection.chosen]
+
+    def as_dict(self) -> dict[str, Any]:
+        """For JSON, as docs/formats.md has it."""
+        return {
+            "id": self.id,
+            "state": self.state,
+            "message": self.message,
+            "run": str(self.run_path) if self.run_path else None,
+            "complete": self.complete,
+            "reasons": self.reasons,
+            "steps": self.steps,
+            "engines": [part.as_dict() for part in self.parts.values()],
+            "unmatched_workers": [each.as_dict() for each in self.selection.unmatched],
+        }
+
+    def stop(self, why: str) -> None:
+        """Disarm everywhere and keep what came."""
+        if self._stopped is None:
+            self._stopped = why
+
+    def heard(self, poll: Poll) -> None:
+        """Take what a recorder tells of itself."""
+        part = self.parts.get(poll.recorder.engine)
+        if part is not None and part.update(self.id, poll.status, poll.seen):
+            self._news()
+
+    async def run(self) -> None:
+        """Live it to the end."""
+        try:
+            await self._wait_for_recorders()
+            self._arm()
+            await self._follow()
+            await self._gather()
+            await self._write()
+        except (_NoRun, VimeOtelError) as error:
+            self._fail(str(error))
+        except OSError as error:
+            self._fail(f"the run can't be written to {self._directory}: {error.strerror or error}")
+        except Exception as error:  # noqa: BLE001 - a recording that fails must not end the others
+            log_fault(_log, f"recording {self.id}", error)
+            self._fail(f"a fault of the collector: {type(error).__name__}: {error}")
+        finally:
+            await self._traffic.stop()
+            self._cancel_engines()
+            self._around.intake.close(self.id)
+            if self._open:
+                with contextlib.suppress(OSError):
+                    self._open.close()
+            self._sums = Sums(self.id)  # a serving collector lives long; what was summed is on the disk
+
+    def look(self) -> Selection:
+        """Match workers and recorders as things stand. May resolve host names, so it may block."""
+        recorders = self._around.recorders.introductions(self._around.patience.silent)
+        claimed = self._around.claimed(self.id)
+        return select(self.request, self.workers, recorders, claimed, self._around.collector_url())
+
+    async def _wait_for_recorders(self) -> None:
+        started = time.monotonic()
+        next_list = started + self._around.patience.relist
+        while True:
+            self.selection = await asyncio.to_thread(self.look)
+            self.message = self.selection.message
+            now = time.monotonic()
+            if self._stopped:
+                raise _NoRun(f"{self._stopped} before any engine was armed")
+            if self.selection.whole and (self.workers or self._settled()):
+                break
+            if now - started >= self.request.wait_seconds:
+                break
+            if now >= next_list:
+                next_list = now + self._around.patience.relist
+                with contextlib.suppress(VimeOtelError):
+                    self.workers = await self._around.list_workers(self.request)
+            await asyncio.sleep(self._around.patience.look)
+        if not self.selection.chosen:
+            raise _NoRun(self._nobody())
+
+    def _settled(self) -> bool:
+        """Whether no new recorder came lately."""
+        newest = max((each.first_seen for each in self._around.recorders.alive()), default=0.0)
+        return time.monotonic() - newest >= self._around.patience.settle
+
+    def _nobody(self) -> str:
+        waited = f"no recorder within {self.request.wait_seconds:g} s"
+        if self.selection.unmatched:
+            return "; ".join([waited, *(f"{each.url}: {each.reason}" for each in self.selection.unmatched)])
+        return (
+            f"{waited}: is vime-otel installed in the engines' environment, with"
+            f" {settings.COLLECTOR.name}={self._around.collector_url()} set there?"
+        )
+
+    def _arm(self) -> None:
+        self.parts = {
+            each.introduction.engine: EnginePart(
+                each.introduction, each.url, self.request.steps, arm_id=os.urandom(8).hex()
+            )
+            for each in self.selection.chosen
+        }
+        self._open = OpenRecording(self._sums, self._directory / rundir.JOURNAL_FILE, self.parts, self._news)
+        self._around.intake.open(self._open)
+        for part in self.parts.values():
+            body = {
+                "id": part.arm_id,
+                "type": "arm",
+                "recording": self.id,
+                "steps": self.request.steps,
+                "kind": self.request.kind,
+                "timing": self.request.timing,
+                "deadline_seconds": self.request.timeout_seconds,
+            }
+            self._around.recorders.send(part.engine, Command(part.arm_id, body))
+        self.state, self.message = "recording", f"{len(self.parts)} engines are told to record"
+
+    async def _follow(self) -> None:
+        """Until no engine has steps to make, or those that have are disarmed."""
+        deadline = time.monotonic() + self.request.timeout_seconds
+        while waiting := [part for part in self.parts.values() if part.in_window and not self._gone(part)]:
+            if all(part.phase != "idle" for part in waiting):
+                self._traffic.start(part.url for part in waiting)
+            if self._stopped:
+                break
+            if time.monotonic() > deadline:
+                for part in waiting:
+                    part.problem = self._timed_out(part)
+                break
+            if self._traffic.failures:
+                self.message = self._traffic.failures[-1]
+            await asyncio.sleep(self._around.patience.tick)
+        self._cancel_engines()
+
+    async def _gather(self) -> None:
+        """Until everything that was announced has arrived, or nothing comes any more."""
+        self.state, self.message = "finishing", "waiting for the engines' data"
+        patience = self._around.patience
+        self._last_news = time.monotonic()
+        while True:
+            here = [part for part in self.parts.values() if not self._gone(part)]
+            sending = any(not part.over for part in here)
+            lacking = any(part.phase != "refused" and self._sums.missing(part.engine) for part in here)
+            if not sending and not lacking:
+                break
+            limit = patience.late if not sending or self._stopped else patience.exporting
+            if time.monotonic() - self._last_news > limit:
+                break
+            await asyncio.sleep(patience.tick)
+        for part in self.parts.values():
+            if part.problem is None and not part.over:
+                if self._gone(part):
+                    when = "before it took the command" if part.phase == "idle" else f"while {part.phase}"
+                    part.problem = f"it vanished {when} ({part.steps_done} of {part.steps_asked} steps made)"
+                else:
+                    part.problem = f"it is still {part.phase}, and nothing came from it any more"
+
+    async def _write(self) -> None:
+        self._around.intake.close(self.id)
+        notes = [self._stopped] if self._stopped else []
+        reasons = report.reasons(self._sums, list(self.parts.values()), self.selection.unmatched, notes)
+        if reasons:
+            reasons += self._traffic.failures
+        if self._sums.empty:
+            if self._open:
+                self._open.discard()
+            raise _NoRun("; ".join(reasons) or "no engine sent anything")
+        self.steps = await asyncio.to_thread(self._write_files, reasons)
+        self.run_path, self.complete, self.reasons = self._directory, not reasons, reasons
+        self.state, self.message = "done", "the run is written"
+
+    def _write_files(self, reasons: list[str]) -> dict[str, int]:
+        """Write the run; returns its steps by kind."""
+        recording = report.make_recording(
+            self.id,
+            self.request,
+            self._created,
+            self._around.version,
+            self._sums,
+            list(self.parts.values()),
+            self.selection.unmatched,
+            reasons,
+        )
+        if self._open:
+            self._open.close()
+        rundir.write_run(self._directory, recording)
+        return recording.steps()
+
+    def _fail(self, message: str) -> None:
+        self.state, self.message, self.complete = "failed", message, False
+
+    def _news(self) -> None:
+        self._last_news = time.monotonic()
+
+    def _gone(self, part: EnginePart) -> bool:
+        return not part.over and self._around.recorders.silent_seconds(part.engine) > self._around.patience.silent
+
+    def _timed_out(self, part: EnginePart) -> str:
+        within = f"within {self.request.timeout_seconds:g} s"
+        if part.phase == "idle":
+            return f"it did not take the command {within}: is the engine's main loop stuck?"
+        kind = f"{self.request.kind} " if self.request.kind else ""
+        return (
+            f"it made {part.steps_done} of {part.steps_asked} {kind}steps {within};"
+            " does it have requests? `--requests 4` sends some"
+        )
+
+    def _cancel_engines(self) -> None:
+        """Disarm whoever may still be recording, or would take the old command later."""
+        for part in self.parts.values():
+            if part.in_window and not part.cancelled:
+                part.cancelled = True
+                command_id = os.urandom(8).hex()
+                body = {"id": command_id, "type": "cancel", "recording": self.id}
+                self._around.recorders.send(part.engine, Command(command_id, body))

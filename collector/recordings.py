@@ -1,0 +1,100 @@
+"""All recordings of a collector: starting them, one on an engine at a time, and finding them again."""
+
+from __future__ import annotations
+
+import asyncio
+from collections.abc import Callable
+from pathlib import Path
+
+from vime_otel.data import settings
+from vime_otel.data.errors import VimeOtelError
+
+from .http_client import new_session
+from .intake import Intake
+from .messages import Poll, RecordingRequest
+from .patience import Patience
+from .recorders import Recorders
+from .recording_task import RecordingTask, Surroundings
+from .router import Worker, find_workers
+from .selection import select
+
+
+class Conflict(VimeOtelError):
+    """Another recording runs on the same engine."""
+
+
+class Unknown(VimeOtelError):
+    """There is no recording with this id."""
+
+
+class Recordings:
+    """All recordings of this collector's life, by id."""
+
+    def __init__(self, runs_root: Path, version: str, patience: Patience, collector_url: Callable[[], str]) -> None:
+        self.recorders = Recorders(self._heard, patience.forget)
+        self.intake = Intake()
+        self._recordings: dict[str, RecordingTask] = {}
+        self._tasks: set[asyncio.Task[None]] = set()
+        self._stopping = False
+        self._surroundings = Surroundings(
+            runs_root, version, patience, self.recorders, self.intake, collector_url, _list_workers, self._claimed
+        )
+
+    async def start(self, request: RecordingRequest) -> RecordingTask:
+        """Begin a recording. Raises VimeOtelError where the router has no workers, Conflict for a busy engine."""
+        recording = RecordingTask(self._surroundings, request, await _list_workers(request))
+        introductions = self.recorders.introductions(self._surroundings.patience.silent)
+        recording.selection = await asyncio.to_thread(
+            select, request, recording.workers, introductions, {}, self._surroundings.collector_url()
+        )
+        recording.message = recording.selection.message
+        if self._stopping:
+            raise VimeOtelError("the collector is being stopped")
+        claimed = self._claimed(recording.id)
+        for each in recording.selection.chosen:
+            other = claimed.get(each.introduction.engine)
+            if other:
+                raise Conflict(
+                    f"recording {other} runs on {each.introduction.label}; wait for its end,"
+                    f" or end it with DELETE /control/v1/recordings/{other}"
+                )
+        self._recordings[recording.id] = recording
+        task = asyncio.ensure_future(recording.run())
+        self._tasks.add(task)
+        task.add_done_callback(self._tasks.discard)
+        return recording
+
+    def get(self, recording_id: str) -> RecordingTask:
+        """The recording with this id; raises Unknown."""
+        try:
+            return self._recordings[recording_id]
+        except KeyError:
+            raise Unknown(f"there is no recording {recording_id!r:.40} here") from None
+
+    async def stop(self) -> None:
+        """Disarm everywhere, write what there is, end every poll."""
+        self._stopping = True
+        for recording in self._recordings.values():
+            recording.stop("the collector was stopped")
+        if self._tasks:
+            await asyncio.wait(self._tasks)
+        self.recorders.close()
+
+    def _heard(self, poll: Poll) -> None:
+        for recording in self._recordings.values():
+            if not recording.over:
+                recording.heard(poll)
+
+    def _claimed(self, besides: str) -> dict[str, str]:
+        return {
+            engine: other.id for other in self._recordings.values() if other.id != besides for engine in other.claims()
+        }
+
+
+async def _list_workers(request: RecordingRequest) -> list[Worker]:
+    """The workers that a request means; none where it names neither router nor workers."""
+    if not request.router and not request.workers:
+        return []
+    async with new_session() as session:
+        key = settings.get(settings.ROUTER_KEY) or None
+        return await find_workers(session, request.router, request.workers, request.limit, key)

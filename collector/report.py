@@ -1,0 +1,147 @@
+"""The content of recording.json, and why a recording is not complete. Pure."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from datetime import datetime
+from typing import Any
+
+import orjson
+
+from vime_otel.data.recording import ENGINE_PART, Recording, StepRow, sum_overall
+
+from .engine_part import EnginePart
+from .messages import RecordingRequest
+from .selection import Unmatched
+from .sums import Sums
+
+
+def reasons(sums: Sums, parts: Sequence[EnginePart], unmatched: Sequence[Unmatched], notes: Sequence[str]) -> list[str]:
+    """Why the recording is not complete, one sentence each; empty when it is. `notes` come first."""
+    texts = list(notes)
+    for part in parts:
+        texts += _engine_reasons(sums, part)
+    if sums.mismatched:
+        steps = len({(engine, index) for engine, _, index in sums.mismatched})
+        texts.append(f"the spans of {steps} steps do not add up to their totals (mismatched_steps names them)")
+    if sums.malformed:
+        texts.append(f"{sums.malformed} log events were malformed and are not in the totals")
+    texts += [f"{each.url}: {each.reason}" for each in unmatched]
+    return list(dict.fromkeys(texts))
+
+
+def make_recording(
+    recording_id: str,
+    request: RecordingRequest,
+    created: datetime,
+    version: str,
+    sums: Sums,
+    parts: Sequence[EnginePart],
+    unmatched: Sequence[Unmatched],
+    why_incomplete: list[str],
+) -> Recording:
+    """Everything that a run directory is written from."""
+    rows = [sums.rows[key] for key in sorted(sums.rows)]
+    totals = [sums.totals[key] for key in sorted(sums.totals)]
+    recording = Recording({}, rows, totals)
+    announced = [part for closing in sums.closings.values() for part in closing.parts]
+    engines = [_engine(sums, part, rows) for part in parts]
+    recording.header = {
+        "id": recording_id,
+        "label": request.label,
+        "complete": not why_incomplete,
+        "reasons": why_incomplete,
+        "created": created.isoformat(timespec="milliseconds"),
+        "asked": {"steps": request.steps, "kind": request.kind, "timing": request.timing},
+        "decode_tokens": next(
+            (closing.body["decode_tokens"] for closing in sums.closings.values() if "decode_tokens" in closing.body),
+            None,
+        ),
+        "timing": _timing(sums.closings.values(), request.timing),
+        "pause_ms": max((engine["pause_ms"] for engine in engines), default=0.0),
+        "overlap_ns": sum(sum_overall(recording.of_kind(kind)).overlap_ns() for kind in recording.kinds()),
+        "engines": engines,
+        "unmatched_workers": [each.as_dict() for each in unmatched],
+        "spans": {
+            "expected": sum(part.spans for part in announced),
+            "received": sums.received_spans,
+            "duplicate": sums.duplicate_spans,
+            "dropped": sum(part.dropped for part in announced),
+        },
+        "totals": {
+            "expected": sum(part.totals for part in announced),
+            "received": len(sums.totals),
+            "duplicate": sums.duplicate_totals,
+        },
+        "mismatched_steps": [
+            {"engine": engine, "rank": rank, "index": index} for engine, rank, index in sorted(sums.mismatched)
+        ],
+        "versions": {
+            "vime_otel": version,
+            "vllm": sorted({part.introduction.vllm_version for part in parts}),
+        },
+    }
+    return recording
+
+
+def _engine_reasons(sums: Sums, part: EnginePart) -> list[str]:
+    complaint = part.complaint()
+    texts = [complaint] if complaint else []
+    closing = sums.closings.get(part.engine)
+    if closing is not None:
+        known = complaint and f"{complaint} {part.reason}"
+        told = (reason for reason in _texts(closing.body.get("reasons")) if not known or reason not in known)
+        texts += [f"{part.label}: {reason}" for reason in told]
+    # What a refusing or silent engine did not send needs no second sentence.
+    if closing is not None or not texts:
+        texts += [f"{part.label}: {text}" for text in sums.missing(part.engine)]
+    return texts
+
+
+def _engine(sums: Sums, part: EnginePart, rows: Sequence[StepRow]) -> dict[str, Any]:
+    """One entry of `engines`."""
+    closing = sums.closings.get(part.engine)
+    body = _plain(closing.body) if closing else {}
+    own = [row for row in rows if row.engine == part.engine]
+    pause_ns = body.get("pause_ns")
+    errors = _engine_reasons(sums, part)
+    return {
+        "id": part.engine,
+        "label": part.label,
+        "model": part.introduction.model,
+        "vllm_version": part.introduction.vllm_version,
+        "host": part.introduction.host,
+        "pid": part.introduction.pid,
+        "execution": body.get("execution", part.introduction.execution),
+        "steps": {kind: sum(row.kind == kind for row in own) for kind in sorted({row.kind for row in own})},
+        "ranks": [
+            {
+                "rank": announced.rank,
+                "stage": announced.stage,
+                "spans": sums.part_spans(part.engine, announced.rank),
+                "dropped": announced.dropped,
+            }
+            for announced in (closing.parts if closing else ())
+            if announced.rank != ENGINE_PART
+        ],
+        "pause_ms": pause_ns / 1e6 if isinstance(pause_ns, (int, float)) else 0.0,
+        "errors": errors,
+        "complete": not errors,
+        "hooks": body.get("hooks"),
+        "overhead": body.get("overhead"),
+    }
+
+
+def _timing(closings: Any, asked: str) -> str:
+    told = sorted({str(closing.body["timing"]) for closing in closings if closing.body.get("timing")})
+    return "+".join(told) or asked
+
+
+def _plain(body: dict[str, Any]) -> dict[str, Any]:
+    """The body as JSON can hold it."""
+    plain: dict[str, Any] = orjson.loads(orjson.dumps(body, default=str))
+    return plain
+
+
+def _texts(value: Any) -> list[str]:
+    return [str(item) for item in value] if isinstance(value, list) else []

@@ -1,0 +1,123 @@
+"""Which workers stand behind a vllm-router."""
+
+from __future__ import annotations
+
+import asyncio
+import json
+from collections.abc import Sequence
+from dataclasses import dataclass, replace
+from typing import Any
+
+import aiohttp
+
+from vime_otel.data.errors import UsageError, VimeOtelError
+
+from .addresses import host_and_port, is_loopback, is_this_machine, with_host
+from .http_client import why
+
+_NOT_FOUND = (404, 405)
+
+
+@dataclass(frozen=True)
+class Worker:
+    """One vLLM server. `healthy` is None where nobody said; `model` may be empty or `unknown`."""
+
+    url: str
+    worker_type: str = "regular"
+    healthy: bool | None = None
+    model: str = ""
+
+
+async def find_workers(
+    session: aiohttp.ClientSession,
+    router_url: str | None,
+    worker_urls: Sequence[str] = (),
+    limit: int | None = None,
+    api_key: str | None = None,
+) -> list[Worker]:
+    """The workers named by URL and those of the router, at most `limit`; raises VimeOtelError."""
+    if not router_url and not worker_urls:
+        raise UsageError("which engines? name the router with --router URL, or workers with --worker URL")
+    workers = [Worker(url) for url in worker_urls]
+    if router_url:
+        workers += await list_workers(session, router_url, api_key)
+    return _distinct(workers)[:limit]
+
+
+async def list_workers(session: aiohttp.ClientSession, router_url: str, api_key: str | None = None) -> list[Worker]:
+    """The router's workers, each URL once, without the `@rank` of data-parallel ranks.
+
+    Raises VimeOtelError when the router can't be reached, speaks another language or has no workers.
+    """
+    headers = {"Authorization": f"Bearer {api_key}"} if api_key else {}
+    try:
+        status, body = await _get(session, f"{router_url}/workers", headers)
+        if status in _NOT_FOUND:
+            status, body = await _get(session, f"{router_url}/list_workers", headers)
+    except (aiohttp.ClientError, asyncio.TimeoutError, OSError) as error:
+        raise VimeOtelError(
+            f"the router {router_url} can't be reached ({why(error)}); its port changes with every job:"
+            " the training log names it after `Router launched at`"
+        ) from error
+    if status in (401, 403):
+        raise VimeOtelError(f"the router {router_url} asks for a key (HTTP {status}); set VIME_OTEL_ROUTER_KEY")
+    if status != 200:
+        raise VimeOtelError(f"{router_url}/workers answered HTTP {status}; is that the router's URL?")
+    workers = _distinct(_parse(router_url, body))
+    if not workers:
+        raise VimeOtelError(f"the router {router_url} has no workers yet; wait until the engines are up")
+    return await _seen_from_here(workers, host_and_port(router_url)[0])
+
+
+async def _get(session: aiohttp.ClientSession, url: str, headers: dict[str, str]) -> tuple[int, bytes]:
+    async with session.get(url, headers=headers) as response:
+        return response.status, await response.read()
+
+
+async def _seen_from_here(workers: list[Worker], router_host: str) -> list[Worker]:
+    """The workers with 127.0.0.1, which means the router's host, replaced where that is another machine."""
+    local = [is_loopback(host_and_port(worker.url)[0]) for worker in workers]
+    if not any(local) or await asyncio.to_thread(is_this_machine, router_host):
+        return workers
+    return [
+        replace(worker, url=with_host(worker.url, router_host)) if is_local else worker
+        for worker, is_local in zip(workers, local, strict=True)
+    ]
+
+
+def _parse(router_url: str, body: bytes) -> list[Worker]:
+    """The workers of a `/workers` or `/list_workers` body."""
+    try:
+        content = json.loads(body)
+        if "workers" in content:
+            return [_worker(entry) for entry in content["workers"]]
+        return [Worker(_without_rank(str(url))) for url in content["urls"]]
+    except (ValueError, TypeError, KeyError, AttributeError) as error:
+        raise VimeOtelError(
+            f"what {router_url}/workers answered is no list of workers; is that the URL of a vllm-router?"
+        ) from error
+
+
+def _worker(entry: dict[str, Any]) -> Worker:
+    return Worker(
+        url=_without_rank(str(entry["url"])),
+        worker_type=str(entry.get("worker_type") or "regular"),
+        healthy=bool(entry["is_healthy"]) if "is_healthy" in entry else None,
+        model=str(entry.get("model_id") or ""),
+    )
+
+
+def _without_rank(url: str) -> str:
+    """`http://h:1@0` is data-parallel rank 0 of the server `http://h:1`."""
+    head, at, rank = url.rpartition("@")
+    return (head if at and rank.isdigit() else url).rstrip("/")
+
+
+def _distinct(workers: Sequence[Worker]) -> list[Worker]:
+    """Each URL once; a server is healthy when all of its ranks are."""
+    by_url: dict[str, Worker] = {}
+    for worker in workers:
+        known = by_url.get(worker.url)
+        if known is None or (known.healthy is not False and worker.healthy is not None):
+            by_url[worker.url] = worker
+    return list(by_url.values())

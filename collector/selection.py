@@ -1,0 +1,96 @@
+"""Which engines a recording is to be made on, as things stand."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
+from typing import Any
+from urllib.parse import urlsplit
+
+from . import matching
+from .messages import Introduction, RecordingRequest
+from .router import Worker
+
+
+@dataclass(frozen=True)
+class Chosen:
+    """An engine that can be recorded, and the URL at which it takes completions; empty where nobody knows it."""
+
+    introduction: Introduction
+    url: str
+
+
+@dataclass(frozen=True)
+class Unmatched:
+    """A worker that can't be recorded, and why, for people. `awaited`: this may change."""
+
+    url: str
+    reason: str
+    awaited: bool
+
+    def as_dict(self) -> dict[str, Any]:
+        """For JSON."""
+        return {"url": self.url, "reason": self.reason}
+
+
+@dataclass(frozen=True)
+class Selection:
+    """The engines, and the workers that have none."""
+
+    chosen: tuple[Chosen, ...] = ()
+    unmatched: tuple[Unmatched, ...] = ()
+    workers: int = 0
+
+    @property
+    def whole(self) -> bool:
+        """Whether nothing more is to be waited for."""
+        return bool(self.chosen) and not any(each.awaited for each in self.unmatched)
+
+    @property
+    def message(self) -> str:
+        """How far it is, for people."""
+        if self.workers:
+            have = self.workers - len(self.unmatched)
+            return f"{have} of {self.workers} workers {'has its' if have == 1 else 'have their'} recorder"
+        return f"{len(self.chosen)} recorders have called"
+
+
+def select(
+    request: RecordingRequest,
+    workers: Sequence[Worker],
+    recorders: Sequence[Introduction],
+    claimed: Mapping[str, str],
+    collector_url: str,
+) -> Selection:
+    """Match workers with recorders; without workers all recorders are meant.
+
+    `claimed` maps engines to the other recording that has them. May resolve host names, so it may block.
+    """
+    if not workers:
+        free = [each for each in recorders if each.engine not in claimed]
+        return Selection(tuple(Chosen(each, _url_of(each)) for each in free[: request.limit]))
+    known = {each.engine: each for each in recorders}
+    found = matching.match(
+        workers,
+        [matching.Recorder(each.engine, each.label, each.addresses, each.api_ports) for each in recorders],
+        urlsplit(request.router).hostname if request.router else None,
+    )
+    chosen: dict[str, Chosen] = {}
+    unmatched = []
+    for match in found.matches:
+        url = match.worker.url
+        free_engines = [each.engine for each in match.recorders if each.engine not in claimed]
+        chosen.update({engine: Chosen(known[engine], url) for engine in free_engines})
+        if not match.recorders:
+            reason = matching.likely_reason(match.worker, found.unmatched, collector_url)
+            unmatched.append(Unmatched(url, reason, awaited=match.worker.healthy is not False))
+        elif not free_engines:
+            other = claimed[match.recorders[0].engine]
+            unmatched.append(Unmatched(url, f"recording {other} runs on its engine", awaited=False))
+    return Selection(tuple(chosen.values()), tuple(unmatched), len(workers))
+
+
+def _url_of(recorder: Introduction) -> str:
+    """Where an engine that no worker names takes completions (its label is `host:port/dp`); empty if unknown."""
+    place = recorder.label.rpartition("/")[0]
+    return f"http://{place}" if recorder.api_ports and place else ""

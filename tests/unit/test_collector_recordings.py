@@ -1,0 +1,362 @@
+"""Whole recordings over real sockets, with simulated engines."""
+
+from __future__ import annotations
+
+import shutil
+from dataclasses import replace
+from pathlib import Path
+from typing import Any
+
+import pytest
+from aiohttp import web
+from running_collector import QUICK, ControlClient, config, running, until
+from simulated_recorder import Behaviour, SimulatedRecorder
+from standins import answer, closed_port_url, serving_in_thread
+
+from collector.replay import replay
+from vime_otel.data.rundir import RunDirectory, list_runs
+
+ENGINES = ("00000000000000a1", "00000000000000b2")
+WORKERS = ["http://127.0.0.1:8001", "http://127.0.0.1:8002"]
+
+
+def test_two_engines_make_a_complete_run(tmp_path: Path) -> None:
+    with (
+        running(config(tmp_path)) as collector,
+        SimulatedRecorder(collector.url, ENGINES[0], 8001, Behaviour(ranks=2)),
+        SimulatedRecorder(collector.url, ENGINES[1], 8002),
+    ):
+        ended = ControlClient(collector.url).record(steps=6, workers=WORKERS, label="two engines")
+    assert (ended["state"], ended["complete"], ended["reasons"]) == ("done", True, [])
+    assert ended["steps"] == {"decode": 10, "prefill": 2}
+    run = RunDirectory(Path(ended["run"]))
+    assert run.path.name.endswith(f"-{ended['id'][:8]}-two_engines")
+    assert run.ranks() == [f"{ENGINES[0]}-0", f"{ENGINES[0]}-1", f"{ENGINES[1]}-0"]
+    header = run.header
+    assert header["complete"] is True
+    assert header["asked"] == {"steps": 6, "kind": None, "timing": "sync"}
+    assert header["pause_ms"] == 0.7
+    assert header["overlap_ns"] == 0
+    assert header["mismatched_steps"] == []
+    assert header["versions"] == {"vime_otel": "test", "vllm": ["0.32.0"]}
+    # An engine sends its own part and one a rank; each step of a rank has 16 spans, an engine's own 4.
+    assert header["totals"] == {"expected": 30, "received": 30, "duplicate": 0}
+    spans = 12 * 4 + 18 * 16
+    assert header["spans"] == {"expected": spans, "received": spans, "duplicate": 0, "dropped": 0}
+    first = header["engines"][0]
+    assert first["id"] == ENGINES[0]
+    assert first["complete"] is True
+    assert first["steps"] == {"decode": 5, "prefill": 1}
+    assert first["ranks"] == [{"rank": str(rank), "stage": 0, "spans": 96, "dropped": 0} for rank in range(2)]
+    assert first["hooks"] == {"found": ["execute_model"], "missing": []}
+
+
+def test_the_folded_files_add_up_to_the_clock(tmp_path: Path) -> None:
+    with running(config(tmp_path)) as collector, SimulatedRecorder(collector.url, ENGINES[0]):
+        ended = ControlClient(collector.url).record(steps=20)
+    run = RunDirectory(Path(ended["run"]))
+    rows = [row for row in run.rows if row.kind == "decode"]
+    mean_us = sum(row.interval_ns for row in rows) / len(rows) / 1000
+    assert len(rows) == 19
+    stacks = run.self_us("decode")
+    assert sum(stacks.values()) / len(rows) == pytest.approx(mean_us, abs=len(stacks) / len(rows))
+    layer = "step;execute_model;forward;Qwen3MoeDecoderLayer"
+    assert run.calls("decode")[f"{layer};mlp:SparseMoeBlock;moe.experts"] == 2 * 19
+    assert {part.key for part in run.totals(3, 4)} == {
+        (ENGINES[0], rank, step) for rank in ("0", "engine") for step in (3, 4)
+    }
+
+
+def test_only_steps_of_the_kind_count(tmp_path: Path) -> None:
+    with running(config(tmp_path)) as collector, SimulatedRecorder(collector.url, ENGINES[0]):
+        ended = ControlClient(collector.url).record(steps=3, kind="decode")
+    assert ended["complete"] is True
+    assert ended["steps"] == {"decode": 3, "prefill": 1}
+
+
+def test_requests_that_come_twice_count_once(tmp_path: Path) -> None:
+    runs = {}
+    for twice in (False, True):
+        root = tmp_path / str(twice)
+        behaviour = Behaviour(every_request_twice=twice)
+        with (
+            running(config(root)) as collector,
+            SimulatedRecorder(collector.url, ENGINES[0], 8001, behaviour) as engine,
+        ):
+            ended = ControlClient(collector.url).record(steps=4)
+            assert set(engine.answers) == {200}
+        assert ended["complete"] is True
+        runs[twice] = RunDirectory(Path(ended["run"]))
+    assert runs[True].self_us("decode") == runs[False].self_us("decode")
+    assert runs[True].calls("prefill") == runs[False].calls("prefill")
+    assert runs[True].header["spans"] == runs[False].header["spans"] | {"duplicate": 4 * (16 + 4)}
+    assert runs[True].header["totals"] == runs[False].header["totals"] | {"duplicate": 8}
+
+
+def test_the_journal_makes_the_same_sums(tmp_path: Path) -> None:
+    with (
+        running(config(tmp_path)) as collector,
+        SimulatedRecorder(collector.url, ENGINES[0], 8001, Behaviour(ranks=2, every_request_twice=True)),
+        SimulatedRecorder(collector.url, ENGINES[1], 8002),
+    ):
+        ended = ControlClient(collector.url).record(steps=3, workers=WORKERS)
+    run = RunDirectory(Path(ended["run"]))
+    replayed = replay(run.path / "spans.otlp", ended["id"])
+    assert replayed.torn_bytes == 0
+    sums = replayed.sums
+    assert [sums.totals[key] for key in sorted(sums.totals)] == list(run.totals())
+    assert [sums.rows[key] for key in sorted(sums.rows)] == run.rows
+    assert sums.received_spans == run.header["spans"]["received"]
+    assert sums.duplicate_spans == run.header["spans"]["duplicate"]
+    assert not any(sums.missing(engine) for engine in ENGINES)
+
+
+def test_an_engine_without_work_is_named_and_disarmed(tmp_path: Path) -> None:
+    idle = Behaviour(most_steps=2)
+    with (
+        running(config(tmp_path)) as collector,
+        SimulatedRecorder(collector.url, ENGINES[0], 8001, idle) as lazy,
+        SimulatedRecorder(collector.url, ENGINES[1], 8002),
+    ):
+        ended = ControlClient(collector.url).record(steps=5, workers=WORKERS, timeout_seconds=3)
+        assert [command["type"] for command in lazy.commands] == ["arm", "cancel"]
+        assert lazy.phase == "cancelled"
+    assert (ended["state"], ended["complete"]) == ("done", False)
+    assert ended["reasons"] == [
+        "127.0.0.1:8001/0: it made 2 of 5 steps within 3 s; does it have requests? `--requests 4` sends some"
+    ]
+    assert ended["steps"] == {"decode": 5, "prefill": 2}  # what came is kept
+
+
+def test_no_engine_makes_a_step(tmp_path: Path) -> None:
+    with (
+        running(config(tmp_path)) as collector,
+        SimulatedRecorder(collector.url, ENGINES[0], 8001, Behaviour(most_steps=0)),
+    ):
+        ended = ControlClient(collector.url).record(timeout_seconds=1.5)
+    assert (ended["state"], ended["run"]) == ("failed", None)
+    assert "it made 0 of 20 steps within 1.5 s" in ended["message"]
+    assert list(tmp_path.iterdir()) == []
+
+
+def test_nobody_calls(tmp_path: Path) -> None:
+    with running(config(tmp_path)) as collector:
+        client = ControlClient(collector.url)
+        ended = client.record(wait_seconds=0.1)
+        assert (ended["state"], ended["run"], ended["complete"]) == ("failed", None, False)
+        assert ended["message"].startswith("no recorder within 0.1 s: is vime-otel installed")
+        assert f"VIME_OTEL_COLLECTOR={collector.url}" in ended["message"]
+        ended = client.record(wait_seconds=0.1, workers=WORKERS)
+        assert ended["state"] == "failed"
+        assert [each["url"] for each in ended["unmatched_workers"]] == WORKERS
+    assert list(tmp_path.iterdir()) == []
+
+
+def test_a_worker_without_recorder_is_named_and_the_others_recorded(tmp_path: Path) -> None:
+    with running(config(tmp_path)) as collector, SimulatedRecorder(collector.url, ENGINES[0], 8001):
+        ended = ControlClient(collector.url).record(steps=2, workers=WORKERS, wait_seconds=0.5)
+    assert (ended["state"], ended["complete"]) == ("done", False)
+    (reason,) = ended["reasons"]
+    assert reason.startswith(f"{WORKERS[1]}: ")
+    assert "VIME_OTEL_COLLECTOR" in reason
+    header = RunDirectory(Path(ended["run"])).header
+    assert [each["url"] for each in header["unmatched_workers"]] == [WORKERS[1]]
+    assert header["engines"][0]["complete"] is True
+
+
+def test_the_workers_come_from_the_router(tmp_path: Path) -> None:
+    listed = {"workers": [{"url": url, "is_healthy": True, "worker_type": "regular"} for url in WORKERS]}
+    with (
+        serving_in_thread({"GET /workers": answer(body=listed)}) as (router,),
+        running(config(tmp_path)) as collector,
+        SimulatedRecorder(collector.url, ENGINES[0], 8001),
+        SimulatedRecorder(collector.url, ENGINES[1], 8002),
+    ):
+        client = ControlClient(collector.url)
+        assert client.record(steps=2, router=router)["complete"] is True
+        limited = client.record(steps=2, router=router, limit=1)
+        assert [each["engine"] for each in limited["engines"]] == [ENGINES[0]]
+        status, error = client.call("POST", "/recordings", {"router": closed_port_url()})
+        assert status == 400
+        assert "can't be reached" in error["error"]["message"]
+
+
+def test_an_unhealthy_worker_is_not_awaited(tmp_path: Path) -> None:
+    listed = {"workers": [{"url": WORKERS[0], "is_healthy": True}, {"url": WORKERS[1], "is_healthy": False}]}
+    with (
+        serving_in_thread({"GET /workers": answer(body=listed)}) as (router,),
+        running(config(tmp_path)) as collector,
+        SimulatedRecorder(collector.url, ENGINES[0], 8001),
+    ):
+        ended = ControlClient(collector.url).record(steps=2, router=router, wait_seconds=3600)
+    assert ended["complete"] is False
+    assert ended["reasons"] == [f"{WORKERS[1]}: the router finds the worker unhealthy: is its engine up?"]
+
+
+def test_delete_keeps_what_came(tmp_path: Path) -> None:
+    with (
+        running(config(tmp_path)) as collector,
+        SimulatedRecorder(collector.url, ENGINES[0], 8001, Behaviour(most_steps=3)) as engine,
+    ):
+        client = ControlClient(collector.url)
+        recording = client.start(steps=100)
+        until(lambda: any(each["steps_done"] == 3 for each in client.show(recording)["engines"]))
+        assert client.call("DELETE", f"/recordings/{recording}")[0] == 200
+        ended = client.finish(recording)
+        assert engine.phase == "cancelled"
+        assert client.call("DELETE", f"/recordings/{recording}")[1] == ended
+    assert (ended["state"], ended["complete"]) == ("done", False)
+    assert ended["reasons"][0] == "the recording was cancelled"
+    assert ended["steps"] == {"decode": 2, "prefill": 1}
+
+
+def test_delete_while_nobody_was_armed(tmp_path: Path) -> None:
+    with running(config(tmp_path)) as collector:
+        client = ControlClient(collector.url)
+        recording = client.start(workers=WORKERS)
+        client.call("DELETE", f"/recordings/{recording}")
+        ended = client.finish(recording)
+    assert (ended["state"], ended["run"]) == ("failed", None)
+    assert ended["message"] == "the recording was cancelled before any engine was armed"
+
+
+def test_an_engine_that_vanishes_is_named(tmp_path: Path) -> None:
+    impatient = config(tmp_path, patience=replace(QUICK, silent=2.0))
+    with (
+        running(impatient) as collector,
+        SimulatedRecorder(collector.url, ENGINES[0], 8001, Behaviour(silent_once_armed=True)),
+        SimulatedRecorder(collector.url, ENGINES[1], 8002),
+    ):
+        ended = ControlClient(collector.url).record(steps=3, workers=WORKERS)
+    assert ended["complete"] is False
+    assert ended["reasons"] == ["127.0.0.1:8001/0: it vanished before it took the command (0 of 3 steps made)"]
+
+
+def test_a_refusal_is_told(tmp_path: Path) -> None:
+    refusal = "recording feedfeedfeedfeed is running on this engine"
+    with (
+        running(config(tmp_path)) as collector,
+        SimulatedRecorder(collector.url, ENGINES[0], 8001, Behaviour(refuses=refusal)),
+        SimulatedRecorder(collector.url, ENGINES[1], 8002),
+    ):
+        ended = ControlClient(collector.url).record(steps=3, workers=WORKERS)
+    assert ended["reasons"] == [f"127.0.0.1:8001/0: refused: {refusal}"]
+
+
+@pytest.mark.parametrize(
+    ("behaviour", "reason"),
+    [
+        (Behaviour(last_spans_lost=1), "127.0.0.1:8001/0: 63 of 64 spans of rank 0 arrived"),
+        (Behaviour(closing_event=False), "127.0.0.1:8001/0: its closing event did not arrive, so more may be missing"),
+        (
+            Behaviour(totals_off_by_ns=1),
+            "the spans of 4 steps do not add up to their totals (mismatched_steps names them)",
+        ),
+        (Behaviour(reasons=("a hook failed",)), "127.0.0.1:8001/0: a hook failed"),
+    ],
+)
+def test_what_is_not_whole_is_not_complete(tmp_path: Path, behaviour: Behaviour, reason: str) -> None:
+    with running(config(tmp_path)) as collector, SimulatedRecorder(collector.url, ENGINES[0], 8001, behaviour):
+        ended = ControlClient(collector.url).record(steps=4)
+    assert (ended["state"], ended["complete"]) == ("done", False)
+    assert reason in ended["reasons"]
+    header = RunDirectory(Path(ended["run"])).header
+    assert reason in header["reasons"]
+    assert bool(header["mismatched_steps"]) == ("add up" in reason)
+
+
+def test_one_engine_in_two_recordings_is_refused(tmp_path: Path) -> None:
+    with (
+        running(config(tmp_path)) as collector,
+        SimulatedRecorder(collector.url, ENGINES[0], 8001, Behaviour(most_steps=1)),
+        SimulatedRecorder(collector.url, ENGINES[1], 8002),
+    ):
+        client = ControlClient(collector.url)
+        until(lambda: len(client.recorders()) == 2)
+        first = client.start(steps=5, workers=WORKERS[:1])
+        status, error = client.call("POST", "/recordings", {"workers": WORKERS})
+        assert status == 409
+        assert f"recording {first} runs on 127.0.0.1:8001/0" in error["error"]["message"]
+        assert client.record(steps=2, workers=WORKERS[1:])["complete"] is True  # another engine is free
+        client.call("DELETE", f"/recordings/{first}")
+        client.finish(first)
+
+
+def test_idle_engines_get_completions_at_their_own_url(tmp_path: Path) -> None:
+    prompts: dict[int, list[Any]] = {0: [], 1: []}
+
+    def engine_api(number: int) -> dict[str, Any]:
+        async def complete(request: web.Request) -> web.Response:
+            prompts[number].append(await request.json())
+            return web.json_response({"choices": []})
+
+        return {"GET /v1/models": answer(body={"data": [{"id": "m"}]}), "POST /v1/completions": complete}
+
+    with (
+        serving_in_thread(engine_api(0), engine_api(1)) as urls,
+        running(config(tmp_path)) as collector,
+        SimulatedRecorder(collector.url, ENGINES[0], int(urls[0].rpartition(":")[2])),
+        SimulatedRecorder(collector.url, ENGINES[1], int(urls[1].rpartition(":")[2])),
+    ):
+        body = {"workers": urls, "requests": 3, "prompt": "hello", "max_tokens": 7, "steps": 40}
+        ended = ControlClient(collector.url).record(**body)
+    assert ended["complete"] is True
+    for sent in prompts.values():
+        assert len(sent) == 3
+        assert len({each["prompt"].split()[0] for each in sent}) == 3
+        assert all(each["max_tokens"] == 7 and "hello" in each["prompt"] for each in sent)
+
+
+def test_completions_that_fail_explain_missing_steps(tmp_path: Path) -> None:
+    with (
+        serving_in_thread({"GET /v1/models": answer(500, text="broken")}) as (url,),
+        running(config(tmp_path)) as collector,
+        SimulatedRecorder(collector.url, ENGINES[0], int(url.rpartition(":")[2]), Behaviour(most_steps=1)),
+    ):
+        ended = ControlClient(collector.url).record(workers=[url], requests=2, timeout_seconds=3)
+    assert any(reason.startswith(f"2 of 2 requests to {url} failed: ") for reason in ended["reasons"])
+
+
+def test_without_workers_everybody_who_calls_is_recorded(tmp_path: Path) -> None:
+    settled = config(tmp_path, patience=replace(QUICK, settle=0.5))
+    with running(settled) as collector:
+        client = ControlClient(collector.url)
+        recording = client.start(steps=2)
+        with (
+            SimulatedRecorder(collector.url, ENGINES[0], 8001),
+            SimulatedRecorder(collector.url, ENGINES[1], 8002),
+        ):
+            ended = client.finish(recording)
+    assert {each["engine"] for each in ended["engines"]} == set(ENGINES)
+
+
+def test_stopping_the_collector_disarms_and_writes(tmp_path: Path) -> None:
+    with running(config(tmp_path)) as collector:
+        engine = SimulatedRecorder(collector.url, ENGINES[0], 8001, Behaviour(most_steps=2))
+        with engine:
+            client = ControlClient(collector.url)
+            recording = client.start(steps=9)
+            until(lambda: any(each["steps_done"] == 2 for each in client.show(recording)["engines"]))
+            collector.stop()
+            assert engine.phase == "cancelled"
+    (run,) = list_runs(tmp_path)
+    assert run.header["complete"] is False
+    assert run.header["reasons"][0] == "the collector was stopped"
+
+
+def test_a_run_that_cannot_be_written_fails_with_one_line(tmp_path: Path) -> None:
+    root = tmp_path / "runs"
+    with (
+        running(config(root)) as collector,
+        SimulatedRecorder(collector.url, ENGINES[0], 8001, Behaviour(most_steps=2)) as engine,
+    ):
+        client = ControlClient(collector.url)
+        recording = client.start(steps=9)
+        until(lambda: engine.phase == "recording")
+        shutil.rmtree(root)
+        root.write_text("a file where the folder was")
+        client.call("DELETE", f"/recordings/{recording}")
+        ended = client.finish(recording)
+        assert 503 in engine.answers
+    assert ended["state"] == "failed"
+    assert "\n" not in ended["message"]

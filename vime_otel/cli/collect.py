@@ -1,0 +1,181 @@
+"""`vime-otel collect`: record some steps on every engine and write a run."""
+
+from __future__ import annotations
+
+import asyncio
+import time
+from pathlib import Path
+from typing import Any
+
+import click
+from click.core import ParameterSource
+
+from collector.client import Client
+from collector.messages import RecordingRequest
+from collector.server import Collector, CollectorConfig
+
+from ..data import settings
+from ..data.errors import UsageError, VimeOtelError
+from ..data.recording import KINDS
+from ..data.rundir import HEADER_FILE, RunDirectory, runs_root
+from .collector_options import Place, collector_config, collector_options
+from .options import clean_url, engine_options, json_option
+from .output import console, print_json
+from .progress import View, progress_view
+from .signals import Interrupts
+from .tables import print_summary
+
+_ASK_EVERY_S = 0.2
+_EXPLAIN_AFTER_S = 5.0
+_FRAMES_SHOWN = 15
+_INTERRUPTED = 130
+_OWN_COLLECTOR_ONLY = ("grpc", "http", "out", "insecure")
+
+
+@click.command()
+@engine_options
+@click.option(
+    "--collector",
+    "collector_url",
+    type=clean_url,
+    metavar="URL",
+    help="Ask a running collector (`vime-otel serve`).",
+)
+@click.option("--steps", type=click.IntRange(min=1), default=20, show_default=True, help="Steps on each engine.")
+@click.option("--kind", type=click.Choice(KINDS), help="Count only steps of this kind.")
+@click.option(
+    "--wait", type=click.FloatRange(min=0), default=60, show_default=True, help="Seconds to wait for recorders."
+)
+@click.option(
+    "--timeout", type=click.FloatRange(min=1), default=300, show_default=True, help="Seconds to make the steps in."
+)
+@click.option(
+    "--requests",
+    type=click.IntRange(min=0),
+    default=0,
+    metavar="N",
+    help="Send N completions to each engine, so that it has work.",
+)
+@click.option("--prompt", metavar="TEXT", help="Their prompt.")
+@click.option("--max-tokens", type=click.IntRange(min=1), default=64, show_default=True, help="Their length.")
+@click.option("--label", metavar="TEXT", help="A name for the run.")
+@collector_options
+@json_option
+@click.pass_context
+def collect(
+    ctx: click.Context,
+    router: str | None,
+    workers: tuple[str, ...],
+    limit: int | None,
+    collector_url: str | None,
+    steps: int,
+    kind: str | None,
+    wait: float,
+    timeout: float,
+    requests: int,
+    prompt: str | None,
+    max_tokens: int,
+    label: str | None,
+    grpc: Place,
+    http: Place,
+    out: str | None,
+    insecure: bool,
+    as_json: bool,
+) -> int:
+    """Record N steps on every engine behind a router and write a run.
+
+    Without --router and --worker all recorders that call are recorded.
+    """
+    request = RecordingRequest(
+        steps=steps,
+        kind=kind,
+        timing=settings.timing(),
+        label=label,
+        router=router,
+        workers=workers,
+        limit=limit,
+        wait_seconds=wait,
+        timeout_seconds=timeout,
+        requests=requests,
+        prompt=prompt,
+        max_tokens=max_tokens,
+    )
+    if collector_url:
+        for name in _OWN_COLLECTOR_ONLY:
+            if ctx.get_parameter_source(name) is ParameterSource.COMMANDLINE:
+                raise UsageError(
+                    f"--{name} is for collect's own collector; with --collector, `vime-otel serve` takes it"
+                )
+        recording, interrupted = asyncio.run(_ask(collector_url, request))
+    else:
+        recording, interrupted = asyncio.run(_run_own(collector_config(grpc, http, out, insecure), request))
+    if as_json:
+        print_json(recording)
+    elif recording["run"]:
+        _print_run(Path(recording["run"]))
+    elif not interrupted:
+        raise VimeOtelError(recording["message"])
+    if interrupted:
+        click.echo("interrupted; every engine was told to disarm", err=True)
+        return _INTERRUPTED
+    return 0 if recording["complete"] else 1
+
+
+async def _run_own(config: CollectorConfig, request: RecordingRequest) -> tuple[dict[str, Any], bool]:
+    """Drive a collector of our own, through the same routes as anybody's."""
+    collector = Collector(config)
+    await collector.start()
+    try:
+        return await _ask(collector.local_url, request)
+    finally:
+        await collector.stop()
+
+
+async def _ask(url: str, request: RecordingRequest) -> tuple[dict[str, Any], bool]:
+    """Have a recording made. Returns it as docs/formats.md has it, and whether Ctrl-C or SIGTERM ended it."""
+    with Interrupts() as interrupts, progress_view() as view:
+        async with Client(url, settings.get(settings.TOKEN)) as client:
+            return await _follow(client, request, interrupts, view)
+
+
+async def _follow(
+    client: Client, request: RecordingRequest, interrupts: Interrupts, view: View
+) -> tuple[dict[str, Any], bool]:
+    recording = await client.start(request)
+    explain_after = time.monotonic() + _EXPLAIN_AFTER_S
+    explained: set[str] = set()
+    interrupted = False
+    signal = asyncio.ensure_future(interrupts.wait())
+    try:
+        while recording["state"] not in ("done", "failed"):
+            view.show(recording)
+            if recording["state"] == "waiting" and time.monotonic() > explain_after:
+                for worker in recording["unmatched_workers"]:
+                    if worker["url"] not in explained:
+                        explained.add(worker["url"])
+                        view.note(f"{worker['url']} has no recorder: {worker['reason']}")
+            if interrupted:
+                await asyncio.sleep(_ASK_EVERY_S)
+            elif (await asyncio.wait({signal}, timeout=_ASK_EVERY_S))[0]:
+                interrupted = True
+                view.note("disarming every engine; Ctrl-C again leaves at once")
+                await client.stop(recording["id"])
+            recording = await client.show(recording["id"])
+        view.show(recording)
+    finally:
+        signal.cancel()
+    return recording, interrupted
+
+
+def _print_run(path: Path) -> None:
+    """What was recorded, where it lies, and what to type next."""
+    screen = console()
+    if not (path / HEADER_FILE).is_file():
+        screen.print(f"run: {path} (on the collector's machine)", soft_wrap=True)
+        return
+    print_summary(screen, RunDirectory(path), _FRAMES_SHOWN)
+    screen.print()
+    here = Path.cwd()
+    screen.print(f"run: {path.relative_to(here) if path.is_relative_to(here) else path}", soft_wrap=True)
+    root = "" if path.parent == runs_root().absolute() else f" --runs {path.parent}"
+    screen.print(f"next: vime-otel view{root}", soft_wrap=True)
