@@ -20,11 +20,11 @@ $(STAMP): pyproject.toml deploy/cpu-engine/requirements.txt
 demo: $(STAMP)  ## two real vLLM engines behind a router: record them, show the flame graphs
 	$(BIN)/vime-otel demo
 
-test: $(STAMP)  ## all tests but the long ones
-	$(BIN)/python -m pytest -m 'not long' tests
-
-test-long: $(STAMP)  ## all tests
+test: $(STAMP)  ## all kinds of test, of random cases a fixed slice
 	$(BIN)/python -m pytest tests
+
+test-long: $(STAMP)  ## the same with 2,000 new random cases for each property
+	$(BIN)/python -m pytest --hypothesis-profile=long tests
 
 lint: $(STAMP)  ## ruff and mypy
 	$(BIN)/ruff check .

@@ -11,6 +11,12 @@ from pathlib import Path
 
 import psutil
 import pytest
+from hypothesis import settings
+
+# The same 100 cases every time, or, with --hypothesis-profile=long, 2,000 new ones.
+settings.register_profile("slice", derandomize=True, deadline=None, max_examples=100)
+settings.register_profile("long", deadline=None, max_examples=2000)
+settings.load_profile("slice")
 
 _PATIENCE_S = 5.0
 _PYTESTS_OWN = "PYTEST_CURRENT_TEST"

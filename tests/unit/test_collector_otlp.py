@@ -325,7 +325,7 @@ def test_a_full_disk_is_retryable_over_both_transports(open_recording: tuple[Run
     }
 
 
-@settings(max_examples=150, deadline=None, suppress_health_check=[HealthCheck.function_scoped_fixture])
+@settings(suppress_health_check=[HealthCheck.function_scoped_fixture])
 @given(
     path=st.sampled_from(["/v1/traces", "/v1/logs"]),
     as_json=st.booleans(),
