@@ -22,7 +22,8 @@ class OtlpSink(TraceServiceServicer):
 
     def __init__(self) -> None:
         self.requests: list[ExportTraceServiceRequest] = []
-        self._server = grpc.server(ThreadPoolExecutor(2))
+        self._pool = ThreadPoolExecutor(2)
+        self._server = grpc.server(self._pool)
         add_TraceServiceServicer_to_server(self, self._server)
         self.endpoint = f"http://127.0.0.1:{self._server.add_insecure_port('127.0.0.1:0')}"
 
@@ -38,6 +39,7 @@ class OtlpSink(TraceServiceServicer):
         self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
     ) -> None:
         self._server.stop(None).wait()
+        self._pool.shutdown()
 
     def spans(self) -> list[tuple[dict[str, Any], Any]]:
         """(resource attributes, span) of everything received."""

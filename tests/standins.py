@@ -41,7 +41,7 @@ async def hang_up(request: web.Request) -> web.StreamResponse:
 @asynccontextmanager
 async def serving(routes: Routes) -> AsyncIterator[str]:
     """A stand-in in the running event loop; gives its URL."""
-    app = web.Application()
+    app = web.Application(client_max_size=2**26)
     for route, handler in routes.items():
         method, path = route.split(" ")
         app.router.add_route(method, path, handler)

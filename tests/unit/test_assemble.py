@@ -4,10 +4,12 @@ from __future__ import annotations
 
 import array
 from collections.abc import Sequence
+from dataclasses import replace
 
-from vime_otel.data.otlp import MAX_SPANS_PER_RANK_STEP, step_ids
+from vime_otel.data.otlp import MAX_PAYLOAD_BYTES, MAX_SPANS_PER_RANK_STEP, step_ids
 from vime_otel.data.recording import ENGINE_PART
 from vime_otel.recorder.assemble import AssembledStep, assemble
+from vime_otel.recorder.send import span_messages
 from vime_otel.recorder.window import Clock, Command, EngineStep, RankLog, StepCounts, Window
 
 HERE = Clock("boot-a", 0, 1_000_000)
@@ -110,6 +112,17 @@ def test_too_many_spans_are_capped_deepest_first_and_the_totals_stay_whole() -> 
     assert part.dropped_on.name == "execute_model"
     assert (part.totals.spans_made, part.totals.spans_dropped) == (count + 1, 11)
     assert dict(zip(part.totals.stacks, part.totals.calls, strict=True))["step;execute_model;mlp:Block"] == count
+
+
+def test_spans_with_long_names_are_capped_to_what_a_request_holds() -> None:
+    frames = [("execute_model", ""), ("sample_tokens", ""), ("m" * 3000, "layers.0.mlp")]
+    entries = [(MLP, 1201 + n, 1201 + n) for n in range(1000)]
+    log = replace(rank(*entries, (EXECUTE, 1200, 90_000)), frames=frames)
+    step = only(window(log, steps=[EngineStep(0, DECODE, 1000, 1100, 99_000, 100_000, 0)]))
+    (part,) = step.rank_parts
+    assert 0 < part.totals.spans_dropped < 1000
+    messages = span_messages(window(log), step, part)
+    assert 0.9 * MAX_PAYLOAD_BYTES < sum(message.ByteSize() for message in messages) <= MAX_PAYLOAD_BYTES
 
 
 def test_span_ids_are_unique_over_the_parts() -> None:

@@ -2,63 +2,13 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable
 from types import SimpleNamespace
-from typing import Any
 
 import pytest
+from fake_port import LOGS, FakePort, step
 
 from vime_otel.recorder.engine import EngineRecorder
-from vime_otel.recorder.patches import Patches
-from vime_otel.recorder.window import Clock, Command, RankLog, StepCounts, Window
-
-LOG = RankLog(0, 0, 1, Clock("boot", 0, 0), [], b"", [])
-
-
-class FakePort:
-    """Two ranks that answer what the test says, and a scheduler that the test drives."""
-
-    def __init__(self) -> None:
-        self.calls: list[tuple[str, tuple[Any, ...]]] = []
-        self.plugin = True
-        self.arm_answers: list[dict[str, Any]] = [{"errors": []}, {"errors": []}]
-        self.take_answers: list[dict[str, Any]] = [
-            {"log": LOG, "errors": [], "hooks_found": ["execute_model"], "hooks_missing": ["moe.route"]}
-        ] * 2
-        self.watched = False
-        self.woken = 0
-
-    def workers_have_plugin(self) -> bool:
-        return self.plugin
-
-    def call_workers(self, method: str, *args: Any) -> list[Any]:
-        self.calls.append((method, args))
-        return self.take_answers
-
-    def call_workers_later(self, method: str, *args: Any) -> Callable[[], list[Any] | None]:
-        self.calls.append((method, args))
-        return lambda: self.arm_answers
-
-    def watch_scheduler(self, patches: Patches, watcher: EngineRecorder) -> None:
-        self.watched = True
-        patches.set(self, "watched", True)
-
-    def count(self, output: Any) -> StepCounts:
-        if output.kind == "broken":
-            raise ValueError("no such kind")
-        return StepCounts(output.kind, False, 0, 1, 1)
-
-    def describe(self) -> dict[str, Any]:
-        return {"label": "fake", "api_ports": [1]}
-
-    def refresh(self) -> dict[str, Any]:
-        return self.describe()
-
-    def clock(self) -> Clock:
-        return Clock("boot", 0, 0)
-
-    def wake(self) -> None:
-        self.woken += 1
+from vime_otel.recorder.window import Command, Window
 
 
 @pytest.fixture
@@ -74,17 +24,6 @@ def recorder(port: FakePort) -> EngineRecorder:
 @pytest.fixture
 def windows() -> list[Window]:
     return []
-
-
-def step(recorder: EngineRecorder, kind: str = "decode", tokens: int = 1, at: int = 0) -> None:
-    """What the wrapped engine does in one step."""
-    if recorder.due:
-        recorder.run_due()
-    output = SimpleNamespace(total_num_scheduled_tokens=tokens, kind=kind)
-    recorder.on_schedule(output, at, at + 1)
-    recorder.on_update(output, at + 8, at + 9)
-    if recorder.window_over:
-        recorder.finish_window()
 
 
 def test_n_steps_make_one_window_which_is_delivered_once(recorder: EngineRecorder, windows: list[Window]) -> None:
@@ -215,7 +154,7 @@ def test_a_rank_that_could_not_be_fetched_is_named_and_the_others_are_kept(
     recorder.submit(Command("r1", 1), windows.append)
     step(recorder)
     assert windows[0].reasons == ["rank 1: it is gone"]
-    assert windows[0].ranks == [LOG]
+    assert windows[0].ranks == LOGS[:1]
 
 
 def test_an_error_while_following_the_scheduler_gives_up_the_window_not_the_step(

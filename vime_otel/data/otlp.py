@@ -37,7 +37,13 @@ CLOSING_EVENT = "vime.recording.closed"
 MAX_REQUEST_BYTES = 4 * 1024 * 1024
 """A request that we send stays below this: gRPC's default limit for received messages."""
 
+MAX_PAYLOAD_BYTES = MAX_REQUEST_BYTES - 64 * 1024
+"""What its spans or records may take of it; the rest is for the resource."""
+
 MAX_SPANS_PER_RANK_STEP = 8000
+
+SPAN_BYTES = 140
+"""A span on the wire without its texts, at the most."""
 
 _ROW_ATTRIBUTES = (
     ("vime.step.mixed", "mixed"),

@@ -8,7 +8,7 @@ from collections.abc import Callable, Iterable, Iterator, Sequence
 from dataclasses import dataclass
 
 from vime_otel.data.folded import Folded
-from vime_otel.data.otlp import MAX_SPANS_PER_RANK_STEP, step_ids
+from vime_otel.data.otlp import MAX_PAYLOAD_BYTES, MAX_SPANS_PER_RANK_STEP, SPAN_BYTES, step_ids
 from vime_otel.data.recording import ENGINE_PART, StepRow, StepTotals
 from vime_otel.data.spans import Frame, Node, Span, flatten, rebuild
 
@@ -164,7 +164,18 @@ def _part(row: StepRow, rank: str, stage: int, spans: list[Span], folded: Folded
 
 
 def _cap(spans: list[Span]) -> list[Span]:
-    """At most MAX_SPANS_PER_RANK_STEP of them, the deepest dropped first, so that every parent stays."""
-    if len(spans) <= MAX_SPANS_PER_RANK_STEP:
+    """As many as one request holds, the deepest dropped first, so that every parent stays."""
+    if len(spans) <= MAX_SPANS_PER_RANK_STEP and sum(map(_wire_bytes, spans)) <= MAX_PAYLOAD_BYTES:
         return spans
-    return sorted(spans, key=lambda span: span.stack.count(";"))[:MAX_SPANS_PER_RANK_STEP]
+    kept: list[Span] = []
+    size = 0
+    for span in sorted(spans, key=lambda span: span.stack.count(";"))[:MAX_SPANS_PER_RANK_STEP]:
+        size += _wire_bytes(span)
+        if size > MAX_PAYLOAD_BYTES:
+            break
+        kept.append(span)
+    return kept
+
+
+def _wire_bytes(span: Span) -> int:
+    return SPAN_BYTES + sum(len(text.encode()) for text in (span.name, span.module, span.stack))

@@ -30,7 +30,8 @@ _RETRY = Retry(
     allowed_methods=None,
     raise_on_status=False,
 )
-_BATCH_BYTES = otlp.MAX_REQUEST_BYTES - 512 * 1024
+# Tag and length of a message within its list.
+_FIELD_BYTES = 6
 
 
 @dataclass
@@ -64,26 +65,25 @@ def send_to_collector(window: Window, url: str, token: str) -> None:
     with session:
         steps = list(assemble(window))
         sent: dict[str, _Sent] = {}
-        for part_name, batch in _by_part(steps, lambda item: len(item[1].totals.stacks) * 120 + 500):
-            records = [
-                otlp.totals_record(
-                    window.command.recording,
-                    part.totals,
-                    step.row if part_name == ENGINE_PART else None,
-                    step.root.end_unix_nano,
-                )
-                for step, part in batch
-            ]
-            post("logs", otlp.logs_request(_resource(window, part_name), records))
-            tally = sent.setdefault(part_name, _Sent(part_name, batch[0][1].totals.stage))
-            tally.totals += len(records)
-        for part_name, batch in _by_part(steps, lambda item: len(item[1].spans) * 400 + 500):
-            messages = [message for step, part in batch for message in span_messages(window, step, part)]
-            post("traces", otlp.trace_request(_resource(window, part_name), messages))
-            sent[part_name].spans += len(messages)
-            sent[part_name].dropped += sum(part.totals.spans_dropped for _, part in batch)
+        for name in dict.fromkeys(part.totals.rank for step in steps for part in _parts(step)):
+            own = [(step, part) for step in steps for part in _parts(step) if part.totals.rank == name]
+            tally = sent[name] = _Sent(name, own[0][1].totals.stage)
+            for records in _batches([_totals_record(window, step, part)] for step, part in own):
+                post("logs", otlp.logs_request(_resource(window, name), records))
+                tally.totals += len(records)
+        for name, tally in sent.items():
+            own = [(step, part) for step in steps for part in _parts(step) if part.totals.rank == name]
+            for spans in _batches(list(span_messages(window, step, part)) for step, part in own):
+                post("traces", otlp.trace_request(_resource(window, name), spans))
+                tally.spans += len(spans)
+            tally.dropped = sum(part.totals.spans_dropped for _, part in own)
         closing = otlp.closing_record(_closing_body(window, steps, sent), time.time_ns())
         post("logs", otlp.logs_request(_resource(window, ENGINE_PART), [closing]))
+
+
+def _totals_record(window: Window, step: AssembledStep, part: StepPart) -> Any:
+    row = step.row if part is step.engine_part else None
+    return otlp.totals_record(window.command.recording, part.totals, row, step.root.end_unix_nano)
 
 
 def span_messages(window: Window, step: AssembledStep, part: StepPart) -> Iterator[Any]:
@@ -102,24 +102,19 @@ def _resource(window: Window, part: str) -> Any:
     return otlp.resource(resource_attributes(window, part))
 
 
-def _by_part(steps: list[AssembledStep], size: Any) -> Iterator[tuple[str, list[tuple[AssembledStep, StepPart]]]]:
-    """Batches of one part each, under the size of a request, never splitting a step."""
-    names = dict.fromkeys(part.totals.rank for step in steps for part in _parts(step))
-    for name in names:
-        batch: list[tuple[AssembledStep, StepPart]] = []
-        volume = 0
-        for step in steps:
-            for part in _parts(step):
-                if part.totals.rank != name:
-                    continue
-                item = (step, part)
-                if batch and volume + size(item) > _BATCH_BYTES:
-                    yield name, batch
-                    batch, volume = [], 0
-                batch.append(item)
-                volume += size(item)
-        if batch:
-            yield name, batch
+def _batches(groups: Iterable[list[Any]]) -> Iterator[list[Any]]:
+    """Whole groups of messages, as many together as a request holds."""
+    batch: list[Any] = []
+    size = 0
+    for group in groups:
+        group_size = sum(message.ByteSize() + _FIELD_BYTES for message in group)
+        if batch and size + group_size > otlp.MAX_PAYLOAD_BYTES:
+            yield batch
+            batch, size = [], 0
+        batch += group
+        size += group_size
+    if batch:
+        yield batch
 
 
 def _parts(step: AssembledStep) -> Iterable[StepPart]:

@@ -1,0 +1,172 @@
+"""A recorder's way to a real collector and back, over sockets and the real exporter; its engine is a fake port."""
+
+from __future__ import annotations
+
+import os
+from collections.abc import Callable, Iterator
+from pathlib import Path
+from typing import Any
+
+import pytest
+from fake_port import FakePort, step
+from running_collector import ControlClient, config, running, until
+
+from vime_otel.recorder.collector_door import CollectorDoor
+from vime_otel.recorder.engine import EngineRecorder
+from vime_otel.recorder.file_door import FileDoor
+
+QUICK_RETRY = (0.05, 0.1)
+
+
+@pytest.fixture
+def recorder(monkeypatch: pytest.MonkeyPatch) -> EngineRecorder:
+    monkeypatch.setattr("vime_otel.recorder.collector_door.RETRY_SECONDS", QUICK_RETRY)
+    monkeypatch.setattr("vime_otel.recorder.collector_door.IDLE_WAIT_SECONDS", 0.5)
+    return EngineRecorder(FakePort())
+
+
+@pytest.fixture
+def open_door(recorder: EngineRecorder) -> Iterator[Callable[..., CollectorDoor]]:
+    doors: list[CollectorDoor] = []
+
+    def make(url: str, token: str = "") -> CollectorDoor:
+        door = CollectorDoor(recorder, url, token)
+        doors.append(door)
+        door.start()
+        return door
+
+    yield make
+    for door in doors:
+        door.close()
+        door.join()
+
+
+def drive(recorder: EngineRecorder, steps: int) -> None:
+    """Wait until it is armed, then make steps as an engine would."""
+    until(lambda: recorder.status.phase == "armed")
+    for number in range(steps):
+        step(recorder, "prefill" if number == 0 else "decode", at=1000 + number * 10)
+
+
+def test_a_recording_goes_all_the_way(
+    recorder: EngineRecorder, open_door: Callable[..., CollectorDoor], tmp_path: Path
+) -> None:
+    with running(config(tmp_path)) as collector:
+        open_door(collector.url)
+        control = ControlClient(collector.url)
+        until(control.recorders)
+        recording = control.start(steps=4)
+        drive(recorder, 6)
+        result = control.finish(recording)
+    assert (result["complete"], result["reasons"]) == (True, [])
+    assert result["steps"] == {"decode": 3, "prefill": 1}
+    assert (recorder.status.phase, recorder.status.recording) == ("done", recording)
+
+
+def test_it_finds_a_collector_that_starts_later(
+    recorder: EngineRecorder, open_door: Callable[..., CollectorDoor], tmp_path: Path
+) -> None:
+    with running(config(tmp_path)) as first:
+        port = first.collector.http_port
+    open_door(f"http://127.0.0.1:{port}")
+    with running(config(tmp_path, http_port=port)) as second:
+        (found,) = until(ControlClient(second.url).recorders)
+    assert found["engine"] == recorder.id
+
+
+def test_with_the_token_it_is_let_in_and_its_data_too(
+    recorder: EngineRecorder, open_door: Callable[..., CollectorDoor], tmp_path: Path
+) -> None:
+    with running(config(tmp_path, token="secret")) as collector:
+        open_door(collector.url, "secret")
+        control = ControlClient(collector.url, "secret")
+        until(control.recorders)
+        recording = control.start(steps=1)
+        drive(recorder, 1)
+        assert control.finish(recording)["complete"]
+
+
+def test_with_a_wrong_token_it_says_so_once_and_looks_on(
+    recorder: EngineRecorder,
+    open_door: Callable[..., CollectorDoor],
+    tmp_path: Path,
+    caplog: pytest.LogCaptureFixture,
+) -> None:
+    with running(config(tmp_path, token="secret")) as collector:
+        door = open_door(collector.url, "guess")
+        until(lambda: "401" in caplog.text)
+        assert ControlClient(collector.url, "secret").recorders() == []
+        assert door.is_alive()
+    told = [record for record in caplog.records if "401" in record.getMessage()]
+    assert len(told) == 1
+    assert "guess" not in caplog.text
+
+
+def test_when_the_collector_dies_the_window_is_given_up(
+    recorder: EngineRecorder,
+    open_door: Callable[..., CollectorDoor],
+    tmp_path: Path,
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    monkeypatch.setattr("vime_otel.recorder.collector_door.LOST_SECONDS", 0.2)
+    delivered: list[Any] = []
+    with running(config(tmp_path)) as collector:
+        door = open_door(collector.url)
+        monkeypatch.setattr(door, "deliver", delivered.append)
+        control = ControlClient(collector.url)
+        until(control.recorders)
+        control.start(steps=4)
+        drive(recorder, 1)
+        # A stopping collector cancels; one that dies says nothing: its answers are cut off here.
+        monkeypatch.setattr(door, "_obey", lambda order: None)
+    until(lambda: recorder.due)
+    recorder.run_due()
+    (window,) = delivered
+    assert window.outcome == "failed"
+    assert window.reasons[0].endswith("is gone")
+
+
+@pytest.fixture
+def file_door(recorder: EngineRecorder, tmp_path: Path) -> Iterator[FileDoor]:
+    door = FileDoor(recorder, tmp_path / "dir")
+    door.start()
+    yield door
+    door.close()
+    door.join()
+
+
+def test_a_start_file_that_is_removed_cancels(recorder: EngineRecorder, file_door: FileDoor, tmp_path: Path) -> None:
+    start = tmp_path / "dir" / "start"
+    until(start.parent.is_dir)
+    start.write_text("5")
+    until(lambda: recorder.status.phase == "armed")
+    recorder.run_due()
+    start.unlink()
+    until(lambda: recorder.due)
+    recorder.run_due()
+    until(lambda: recorder.status.phase == "cancelled")
+    assert recorder.status.reason == "the start file was removed"
+
+
+def test_one_engine_writes_straight_into_the_directory(
+    recorder: EngineRecorder, file_door: FileDoor, tmp_path: Path
+) -> None:
+    directory = tmp_path / "dir"
+    until(directory.is_dir)
+    (directory / "start").write_text("2")
+    drive(recorder, 2)
+    until(lambda: not (directory / "start").exists())
+    assert {"decode.folded", "decode.calls", "prefill.folded", "steps.json"} <= set(os.listdir(directory))
+    until(lambda: recorder.status.phase == "done")
+
+
+def test_a_directory_that_can_not_be_used_turns_the_trigger_off_with_one_line(
+    recorder: EngineRecorder, tmp_path: Path, caplog: pytest.LogCaptureFixture
+) -> None:
+    (tmp_path / "file").write_text("")
+    door = FileDoor(recorder, tmp_path / "file")
+    door.start()
+    door.join(timeout=10)
+    assert not door.is_alive()
+    assert "the file trigger is off" in caplog.text
+    assert caplog.records[0].exc_info is None

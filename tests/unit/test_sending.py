@@ -1,0 +1,195 @@
+"""What the exporter sends, and how: to a collector, and to any OTLP endpoint."""
+
+from __future__ import annotations
+
+import array
+from collections import defaultdict
+from typing import Any
+
+import pytest
+from aiohttp import web
+from fake_port import FakePort
+from opentelemetry.proto.collector.logs.v1.logs_service_pb2 import ExportLogsServiceRequest
+from opentelemetry.proto.collector.trace.v1.trace_service_pb2 import ExportTraceServiceRequest
+from otlp_sink import OtlpSink, span_attributes
+from standins import answer, closed_port_url, serving_in_thread
+
+from vime_otel.data.errors import VimeOtelError
+from vime_otel.data.otlp import CLOSING_EVENT, MAX_REQUEST_BYTES, STEP_EVENT, plain_value
+from vime_otel.recorder.send import send_to_collector
+from vime_otel.recorder.send_otlp import send_to_environment
+from vime_otel.recorder.window import Clock, Command, EngineStep, RankLog, StepCounts, Window
+
+STEP_TICKS = 1_000_000
+FRAMES = [("execute_model", ""), *((f"module_{n}:SomeModuleOfSomeModel", f"model.layers.{n}") for n in range(200))]
+
+
+def window(steps: int, spans: int) -> Window:
+    """Steps of two ranks with `spans` module calls each."""
+    counts = StepCounts("decode", False, 0, 8, 8)
+    made = [
+        EngineStep(n, counts, (at := n * STEP_TICKS), at + 10, at + 900_000, at + 900_010, at) for n in range(steps)
+    ]
+    entries = array.array("q")
+    starts = []
+    for step in made:
+        starts.append(len(entries))
+        at = step.schedule_start + 100
+        for span in range(spans):
+            entries.extend((1 + span % 200, at + span * 10, at + span * 10 + 5))
+        entries.extend((0, at, at + spans * 10))
+    here = Clock("boot", 0, 1_700_000_000_000_000_000)
+    ranks = [RankLog(rank, 0, rank, here, FRAMES, entries.tobytes(), starts) for rank in range(2)]
+    return Window(Command("r" * 16, steps), {"engine": "e" * 16, **FakePort().describe()}, here, made, ranks)
+
+
+class Collecting:
+    """A stand-in collector that keeps what it gets; the first answers are those of `trouble`."""
+
+    def __init__(self, trouble: list[int] | None = None) -> None:
+        self.trouble = trouble or []
+        self.bodies: list[tuple[str, bytes]] = []
+        self.tokens: set[str | None] = set()
+
+    async def take(self, request: web.Request) -> web.StreamResponse:
+        if self.trouble:
+            return web.Response(status=self.trouble.pop(0))
+        self.tokens.add(request.headers.get("Authorization"))
+        self.bodies.append((request.path, await request.read()))
+        return web.Response()
+
+    @property
+    def routes(self) -> dict[str, Any]:
+        return {"POST /v1/traces": self.take, "POST /v1/logs": self.take}
+
+
+@pytest.fixture(autouse=True)
+def no_endpoint(monkeypatch: pytest.MonkeyPatch) -> None:
+    for name in ("ENDPOINT", "TRACES_ENDPOINT", "PROTOCOL", "TRACES_PROTOCOL"):
+        monkeypatch.delenv(f"OTEL_EXPORTER_OTLP_{name}", raising=False)
+
+
+@pytest.fixture(scope="module")
+def collected() -> Collecting:
+    """A large window, sent."""
+    collecting = Collecting()
+    with serving_in_thread(collecting.routes) as (url,):
+        send_to_collector(window(steps=6, spans=5000), url, "secret")
+    return collecting
+
+
+def logs(collecting: Collecting) -> list[Any]:
+    return [
+        record
+        for path, body in collecting.bodies
+        if path == "/v1/logs"
+        for group in ExportLogsServiceRequest.FromString(body).resource_logs
+        for scope in group.scope_logs
+        for record in scope.log_records
+    ]
+
+
+def test_no_request_reaches_four_mebibytes(collected: Collecting) -> None:
+    sizes = [len(body) for _, body in collected.bodies]
+    assert max(sizes) < MAX_REQUEST_BYTES
+    assert sum(sizes) > 2 * MAX_REQUEST_BYTES, "there was something to split"
+
+
+def test_a_ranks_step_is_never_split(collected: Collecting) -> None:
+    requests_of = defaultdict(set)
+    for number, (path, body) in enumerate(collected.bodies):
+        if path == "/v1/traces":
+            for group in ExportTraceServiceRequest.FromString(body).resource_spans:
+                rank = {pair.key: plain_value(pair.value) for pair in group.resource.attributes}.get("vime.rank")
+                for scope in group.scope_spans:
+                    for span in scope.spans:
+                        requests_of[rank, span.trace_id].add(number)
+    assert len(requests_of) == 6 * 3
+    assert all(len(numbers) == 1 for numbers in requests_of.values())
+
+
+def test_totals_go_first_and_the_closing_event_last_with_the_true_counts(collected: Collecting) -> None:
+    paths = [path for path, _ in collected.bodies]
+    first_trace = paths.index("/v1/traces")
+    assert set(paths[:first_trace]) == {"/v1/logs"}
+    names = [record.event_name for record in logs(collected)]
+    assert names == [STEP_EVENT] * 18 + [CLOSING_EVENT]
+    parts = {part["rank"]: part for part in plain_value(logs(collected)[-1].body)["parts"]}
+    assert {rank: part["totals"] for rank, part in parts.items()} == {"engine": 6, "0": 6, "1": 6}
+    assert (parts["0"]["spans"], parts["0"]["dropped"]) == (6 * 5001, 0)
+
+
+def test_the_token_is_sent_with_everything(collected: Collecting) -> None:
+    assert collected.tokens == {"Bearer secret"}
+
+
+def test_an_overloaded_collector_is_tried_again() -> None:
+    collecting = Collecting(trouble=[503, 429])
+    with serving_in_thread(collecting.routes) as (url,):
+        send_to_collector(window(steps=1, spans=1), url, "")
+    assert len(logs(collecting)) == 4
+    assert collecting.trouble == []
+
+
+def test_a_refusal_is_told_and_not_tried_again() -> None:
+    refusing = {"POST /v1/logs": answer(400, text="no such thing")}
+    with (
+        serving_in_thread(refusing) as (url,),
+        pytest.raises(VimeOtelError, match=r"refused logs: 400 no such thing"),
+    ):
+        send_to_collector(window(steps=1, spans=1), url, "")
+
+
+def test_without_an_endpoint_in_the_environment_nothing_is_sent() -> None:
+    send_to_environment(window(steps=1, spans=1))
+
+
+def test_spans_go_to_the_standard_endpoint_over_grpc(monkeypatch: pytest.MonkeyPatch) -> None:
+    with OtlpSink() as sink:
+        monkeypatch.setenv("OTEL_EXPORTER_OTLP_ENDPOINT", sink.endpoint)
+        send_to_environment(window(steps=2, spans=3))
+    _assert_two_steps(sink)
+
+
+def test_spans_go_to_the_standard_endpoint_over_http(monkeypatch: pytest.MonkeyPatch) -> None:
+    collecting = Collecting()
+    with serving_in_thread(collecting.routes) as (url,):
+        monkeypatch.setenv("OTEL_EXPORTER_OTLP_ENDPOINT", url)
+        monkeypatch.setenv("OTEL_EXPORTER_OTLP_PROTOCOL", "http/protobuf")
+        send_to_environment(window(steps=2, spans=3))
+    sink = OtlpSink()
+    sink.requests = [ExportTraceServiceRequest.FromString(body) for _, body in collecting.bodies]
+    _assert_two_steps(sink)
+
+
+def _assert_two_steps(sink: OtlpSink) -> None:
+    spans = sink.spans()
+    assert len({span.trace_id for _, span in spans}) == 2
+    assert {resource.get("vime.rank") for resource, _ in spans} == {None, 0, 1}
+    roots = [span_attributes(span) for _, span in spans if not span.parent_span_id]
+    assert [root["vime.step.requests"] for root in roots] == [8, 8]
+    ids = [span.span_id for _, span in spans]
+    assert (
+        len(set(ids))
+        == len(ids)
+        == 2 * (4 + 2 * 4)
+        + sum(span.name == "wait" and span_attributes(span)["vime.stack"] == "step;wait" for _, span in spans)
+        - 2
+    )
+
+
+def test_an_endpoint_that_does_not_answer_is_named(monkeypatch: pytest.MonkeyPatch) -> None:
+    url = closed_port_url()
+    monkeypatch.setenv("OTEL_EXPORTER_OTLP_ENDPOINT", url)
+    monkeypatch.setenv("OTEL_EXPORTER_OTLP_TIMEOUT", "1")
+    with pytest.raises(VimeOtelError, match=url):
+        send_to_environment(window(steps=1, spans=1))
+
+
+def test_resource_attributes_of_the_user_are_honoured(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setenv("OTEL_SERVICE_NAME", "rollout")
+    monkeypatch.setenv("OTEL_RESOURCE_ATTRIBUTES", "team=rl")
+    with OtlpSink() as sink:
+        monkeypatch.setenv("OTEL_EXPORTER_OTLP_ENDPOINT", sink.endpoint)
+        send_to_environment(window(steps=1, spans=1))
+    assert {(resource["service.name"], resource["team"]) for resource, _ in sink.spans()} == {("rollout", "rl")}
