@@ -13,11 +13,13 @@ from typing import Any
 
 import pytest
 import requests
+from opentelemetry.proto.collector.trace.v1.trace_service_pb2 import ExportTraceServiceRequest
 from running_stack import RunningStack
 from streaming import arrivals, completion
 
 from vime_otel.cli.main import main
-from vime_otel.data.rundir import RunDirectory
+from vime_otel.data.journal import TRACES, JournalReader
+from vime_otel.data.rundir import JOURNAL_FILE, RunDirectory
 
 pytestmark = pytest.mark.engine
 
@@ -75,6 +77,13 @@ def phases(recording: str) -> list[str]:
     return [engine["phase"] for engine in show(recording)["engines"]]
 
 
+def traces(run: RunDirectory) -> list[Any]:
+    """The resource spans in a run's journal."""
+    frames = JournalReader(run.path / JOURNAL_FILE)
+    requests = [ExportTraceServiceRequest.FromString(frame.payload) for frame in frames if frame.signal == TRACES]
+    return [group for request in requests for group in request.resource_spans]
+
+
 def test_one_command_records_both_engines(
     engine_stack: RunningStack, tmp_path: Path, capsys: pytest.CaptureFixture[str]
 ) -> None:
@@ -103,6 +112,17 @@ def test_one_command_records_both_engines(
     assert run.header["overlap_ns"] == 0
     pids = {engine["pid"] for engine in run.header["engines"]}
     assert len(pids) == 2
+
+    spans = [span for group in traces(run) for scope in group.scope_spans for span in scope.spans]
+    by_id = {span.span_id: span for span in spans}
+    assert len(by_id) == len(spans) == run.header["spans"]["expected"], "ids are unique over engines and ranks"
+    assert {span.trace_id.hex() for span in spans} == {row.trace_id for row in run.rows}
+    for span in spans:
+        if span.parent_span_id:
+            parent = by_id[span.parent_span_id]
+            assert parent.trace_id == span.trace_id
+            assert parent.start_time_unix_nano <= span.start_time_unix_nano
+            assert span.end_time_unix_nano <= parent.end_time_unix_nano
 
 
 def test_the_folded_time_is_the_time_on_the_clients_clock(

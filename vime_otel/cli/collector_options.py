@@ -52,7 +52,12 @@ def collector_options(command: _Command) -> _Command:
             help="Where recorders and OTLP over HTTP come in.",
         ),
         click.option(
-            "--grpc", type=place, default="127.0.0.1:4317", show_default=True, help="Where OTLP over gRPC comes in."
+            "--grpc",
+            type=place,
+            metavar="HOST:PORT",
+            default="127.0.0.1:4317",
+            show_default=True,
+            help="Where OTLP over gRPC comes in.",
         ),
     ):
         command = option(command)
