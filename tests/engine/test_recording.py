@@ -6,14 +6,14 @@ import json
 import signal
 import subprocess
 import sys
-import time
-from collections.abc import Callable, Iterator
+from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
 
 import pytest
 import requests
 from opentelemetry.proto.collector.trace.v1.trace_service_pb2 import ExportTraceServiceRequest
+from running_collector import until
 from running_stack import RunningStack
 from streaming import arrivals, completion
 
@@ -28,15 +28,6 @@ LAYER = f"{MODEL};Qwen3MoeDecoderLayer"
 MOE = f"{LAYER};mlp:Qwen3MoeSparseMoeBlock;experts:MoERunner"
 
 
-def until(look: Callable[[], Any], seconds: float = 90.0) -> Any:
-    """What `look` gives once it is true; fails when that takes too long."""
-    deadline = time.monotonic() + seconds
-    while not (found := look()):
-        assert time.monotonic() < deadline, "it took too long"
-        time.sleep(0.05)
-    return found
-
-
 @pytest.fixture
 def collector(engine_stack: RunningStack, tmp_path: Path) -> Iterator[subprocess.Popen[bytes]]:
     """`vime-otel serve` where the engines look for it, with their recorders attached; killed at the end."""
@@ -44,7 +35,7 @@ def collector(engine_stack: RunningStack, tmp_path: Path) -> Iterator[subprocess
     command += ["--http", f"127.0.0.1:{engine_stack.collector_port}", "--grpc", "127.0.0.1:0"]
     with subprocess.Popen(command, stdout=subprocess.DEVNULL, stderr=subprocess.DEVNULL) as process:
         try:
-            until(lambda: len(idle_recorders(engine_stack)) == 2)
+            until(lambda: len(idle_recorders(engine_stack)) == 2, seconds=60)
             yield process
         finally:
             process.kill()
@@ -133,7 +124,7 @@ def test_the_folded_time_is_the_time_on_the_clients_clock(
     recording = start(engine_stack, router=None, workers=[url], steps=tokens - 1, kind="decode")
     until(lambda: phases(recording) == ["armed"])
     times = arrivals(url, "one request that is streamed", tokens)
-    result = until(lambda: found if (found := show(recording))["state"] in ("done", "failed") else None)
+    result = until(lambda: found if (found := show(recording))["state"] in ("done", "failed") else None, seconds=90)
     assert result["complete"], result["reasons"]
 
     run = RunDirectory(Path(result["run"]))
@@ -155,7 +146,7 @@ def test_an_idle_engine_is_armed_and_cancelled_without_traffic(
     recording = start(engine_stack)
     until(lambda: phases(recording) == ["armed", "armed"])
     requests.delete(recording, timeout=10)
-    result = until(lambda: found if (found := show(recording))["state"] in ("done", "failed") else None)
+    result = until(lambda: found if (found := show(recording))["state"] in ("done", "failed") else None, seconds=90)
     assert phases(recording) == ["cancelled", "cancelled"]
     assert not result["complete"]
     assert len(until(lambda: idle_recorders(engine_stack))) == 2
@@ -184,7 +175,7 @@ def test_both_engines_obey_one_start_file_and_the_last_merges(engine_stack: Runn
             completion(url, "some work", 8)
         return not (directory / "start").exists()
 
-    until(finished)
+    until(finished, seconds=120)
     run = RunDirectory(directory)
     engines = [engine["id"] for engine in run.header["engines"]]
     assert len(set(engines)) == 2
