@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import os
+import shutil
 from collections.abc import Callable, Iterator
 from pathlib import Path
 from typing import Any
@@ -160,13 +161,60 @@ def test_one_engine_writes_straight_into_the_directory(
     until(lambda: recorder.status.phase == "done")
 
 
-def test_a_directory_that_can_not_be_used_turns_the_trigger_off_with_one_line(
+def test_a_start_file_that_is_still_being_written_is_waited_for(
+    recorder: EngineRecorder, file_door: FileDoor, tmp_path: Path
+) -> None:
+    directory = tmp_path / "dir"
+    until(directory.is_dir)
+    (directory / "start").touch()
+    (directory / "start").write_text("2")
+    drive(recorder, 1)
+    assert (recorder.status.phase, recorder.status.steps_asked) == ("recording", 2)
+
+
+def test_the_folder_may_be_removed_and_made_again(
+    recorder: EngineRecorder, file_door: FileDoor, tmp_path: Path
+) -> None:
+    directory = tmp_path / "dir"
+    for _ in range(2):
+        until((directory / ".engines").is_dir)
+        (directory / "start").write_text("1")
+        drive(recorder, 1)
+        until(lambda: recorder.status.phase == "done")
+        shutil.rmtree(directory)
+
+
+def test_called_off_before_its_first_step_a_recording_leaves_the_one_before(
+    recorder: EngineRecorder, file_door: FileDoor, tmp_path: Path
+) -> None:
+    directory = tmp_path / "dir"
+    until(directory.is_dir)
+    (directory / "start").write_text("1")
+    drive(recorder, 1)
+    until(lambda: recorder.status.phase == "done")
+    before = (directory / "recording.json").read_bytes()
+    (directory / "start").write_text("5")
+    until(lambda: recorder.status.phase == "armed")
+    (directory / "start").unlink()
+    until(lambda: len(recorder._orders) == 2)
+    recorder.run_due()
+    until(lambda: recorder.status.phase == "cancelled")
+    assert (directory / "recording.json").read_bytes() == before
+
+
+def test_a_directory_that_can_not_be_used_is_told_once_and_tried_again(
     recorder: EngineRecorder, tmp_path: Path, caplog: pytest.LogCaptureFixture
 ) -> None:
     (tmp_path / "file").write_text("")
     door = FileDoor(recorder, tmp_path / "file")
     door.start()
-    door.join(timeout=10)
-    assert not door.is_alive()
-    assert "the file trigger is off" in caplog.text
-    assert caplog.records[0].exc_info is None
+    try:
+        until(lambda: caplog.records)
+        (tmp_path / "file").unlink()
+        until((tmp_path / "file" / ".engines").is_dir)
+    finally:
+        door.close()
+        door.join()
+    (record,) = caplog.records
+    assert "can't use VIME_OTEL_DIR" in record.getMessage()
+    assert record.exc_info is None

@@ -9,7 +9,7 @@ from typing import Any
 import pytest
 from aiohttp import web
 from fake_port import FakePort
-from opentelemetry.proto.collector.logs.v1.logs_service_pb2 import ExportLogsServiceRequest
+from opentelemetry.proto.collector.logs.v1.logs_service_pb2 import ExportLogsServiceRequest, ExportLogsServiceResponse
 from opentelemetry.proto.collector.trace.v1.trace_service_pb2 import ExportTraceServiceRequest
 from otlp_sink import OtlpSink, span_attributes
 from standins import answer, closed_port_url, serving_in_thread
@@ -136,6 +136,21 @@ def test_a_refusal_is_told_and_not_tried_again() -> None:
     with (
         serving_in_thread(refusing) as (url,),
         pytest.raises(VimeOtelError, match=r"refused logs: 400 no such thing"),
+    ):
+        send_to_collector(window(steps=1, spans=1), url, "")
+
+
+def test_what_the_collector_does_not_take_is_an_error() -> None:
+    rejected = ExportLogsServiceResponse()
+    rejected.partial_success.rejected_log_records = 3
+    rejected.partial_success.error_message = "no such recording here"
+
+    async def take_nothing(request: web.Request) -> web.StreamResponse:
+        return web.Response(body=rejected.SerializeToString(), content_type="application/x-protobuf")
+
+    with (
+        serving_in_thread({"POST /v1/logs": take_nothing}) as (url,),
+        pytest.raises(VimeOtelError, match="did not take all logs: no such recording here"),
     ):
         send_to_collector(window(steps=1, spans=1), url, "")
 

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import os
+import shutil
 import subprocess
 import sys
 from collections.abc import Iterator
@@ -34,13 +35,43 @@ def start(directory: Path, text: str) -> None:
 
 
 @pytest.mark.parametrize(
-    ("text", "steps"), [("20", 20), (" 7\n", 7), ("", 1), ("many", 1), ("0", 1), ("-3", 1), ("9" * 20, MAX_STEPS)]
+    ("text", "steps", "noted"),
+    [
+        ("20", 20, False),
+        (" 007\n", 7, False),
+        ("", 1, True),
+        ("many", 1, True),
+        ("0", 1, True),
+        ("-3", 1, True),
+        ("1e3", 1, True),
+        ("5 decode", 1, True),
+        ("²", 1, True),
+        ("9" * 20, MAX_STEPS, True),
+        ("9" * 5000, MAX_STEPS, True),
+    ],
 )
-def test_a_start_file_says_how_many_steps(first: SharedDirectory, text: str, steps: int) -> None:
+def test_a_start_file_says_how_many_steps(first: SharedDirectory, text: str, steps: int, noted: bool) -> None:
     start(first.directory, text)
     found = first.start()
     assert found is not None
     assert found.steps == steps
+    assert bool(found.note) == noted, "what is not taken as it stands is told"
+
+
+def test_a_start_file_of_random_bytes_means_one_step(first: SharedDirectory) -> None:
+    (first.directory / "start").write_bytes(bytes(range(256)) * 1000)
+    found = first.start()
+    assert found is not None
+    assert found.steps == 1
+
+
+def test_after_the_folder_was_removed_an_engine_enters_again(first: SharedDirectory) -> None:
+    assert first.entered()
+    shutil.rmtree(first.directory)
+    assert not first.entered()
+    first.enter()
+    assert first.entered()
+    assert list(first.living()) == ["a" * 16]
 
 
 def test_without_a_start_file_there_is_nothing_to_do(first: SharedDirectory) -> None:

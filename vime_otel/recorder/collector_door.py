@@ -20,6 +20,9 @@ logger = logging.getLogger("vllm.vime_otel")
 PROTOCOL = 1
 IDLE_WAIT_SECONDS = 25.0
 ACTIVE_WAIT_SECONDS = 0.25
+STARTING_WAIT_SECONDS = 1.0
+STARTING_SECONDS = 300.0
+"""How long an API server may take to listen. In-process engines and Ray actors have none."""
 RETRY_SECONDS = (2.0, 3.0)
 LOST_SECONDS = 10.0
 """A collector that is gone for so long while a window is open gets no recording any more."""
@@ -40,6 +43,7 @@ class CollectorDoor(Door):
             self._session.headers["Authorization"] = f"Bearer {token}"
         self._told = ""
         self._recording: str | None = None
+        self._starting_until = time.monotonic() + STARTING_SECONDS
 
     def run(self) -> None:
         """Poll until closed."""
@@ -67,9 +71,9 @@ class CollectorDoor(Door):
         status = self._refused or recorder.status
         active = recorder.status.phase in ACTIVE_PHASES
         description = recorder.port.describe()
-        if not active and not description["api_ports"]:
-            description = recorder.port.refresh()
-        wait = ACTIVE_WAIT_SECONDS if active else IDLE_WAIT_SECONDS if description["api_ports"] else 1.0
+        wait = ACTIVE_WAIT_SECONDS if active else IDLE_WAIT_SECONDS
+        if not active and not description["api_ports"] and time.monotonic() < self._starting_until:
+            description, wait = recorder.port.refresh(), STARTING_WAIT_SECONDS
         answer = self._session.post(
             f"{self._url}/control/v1/recorders/poll",
             json={
@@ -84,12 +88,12 @@ class CollectorDoor(Door):
         if answer.status_code != 200:
             raise RuntimeError(f"the collector answers {answer.status_code}: {answer.text[:200]}")
         self._told = ""
+        self._refused = None  # told once; what is true of the engine is the recording that runs
         command: dict[str, Any] | None = answer.json()["command"]
         return command
 
     def _obey(self, order: dict[str, Any]) -> None:
         self._seen = order["id"]
-        self._refused = None
         recording = order["recording"]
         if order["type"] == "cancel":
             self.recorder.cancel(recording, "cancelled by the collector")

@@ -31,7 +31,7 @@ def main() -> int:
     error = None
     try:
         _export(window, destination)
-    except (VimeOtelError, OSError) as failure:
+    except VimeOtelError as failure:
         error = str(failure)
     print(json.dumps({"error": error}))
     return 0
@@ -48,7 +48,11 @@ def _export(window: Window | None, destination: dict[str, Any]) -> None:
     from .send_otlp import send_to_environment
     from .write_directory import write_window
 
-    write_window(window, Path(destination["directory"]), destination["start"])
+    directory = Path(destination["directory"])
+    try:
+        write_window(window, directory, destination["start"])
+    except OSError as error:
+        raise VimeOtelError(f"{directory} can't be written ({error}); mend it, then write `start` again") from error
     # With a collector set, all that leaves the host goes there: a Jaeger must not get it by accident.
     if window is not None and not settings.get(settings.COLLECTOR):
         send_to_environment(window)

@@ -10,7 +10,7 @@ from vime_otel.data import settings
 from .doors import Door
 from .engine import EngineRecorder
 from .exporter import run_exporter
-from .shared_directory import SharedDirectory
+from .shared_directory import SharedDirectory, Start
 from .window import Command, Window
 
 logger = logging.getLogger("vllm.vime_otel")
@@ -28,22 +28,28 @@ class FileDoor(Door):
         self._recording: str | None = None
         self._exported: str | None = None
         self._timing = settings.timing()
+        self._seen: Start | None = None
+        self._told = ""
 
     def run(self) -> None:
         """Look until closed."""
-        try:
-            self._directory.mkdir(parents=True, exist_ok=True)
-            shared = SharedDirectory(self._directory, self.recorder.id)
-            shared.enter()
-        except OSError as error:
-            logger.warning("vime-otel can't use VIME_OTEL_DIR=%s (%s); the file trigger is off", self._directory, error)
-            return
-        try:
-            while not self.closed.wait(LOOK_EVERY_SECONDS):
-                self.recorder.check_deadline()
+        shared = SharedDirectory(self._directory, self.recorder.id)
+        while not self.closed.wait(LOOK_EVERY_SECONDS):
+            self.recorder.check_deadline()
+            try:
+                if not shared.entered():
+                    shared.enter()
                 self._look(shared)
-        finally:
-            shared.leave()
+                self._told = ""
+            except OSError as error:
+                if str(error) != self._told:
+                    self._told = str(error)
+                    logger.warning(
+                        "vime-otel can't use VIME_OTEL_DIR=%s (%s); it tries on, mend the folder",
+                        self._directory,
+                        error,
+                    )
+        shared.leave()
 
     def export(self, window: Window) -> str | None:
         """Write the window into the directory, and the merged files if this engine is the last."""
@@ -53,15 +59,20 @@ class FileDoor(Door):
 
     def _look(self, shared: SharedDirectory) -> None:
         start = shared.start()
+        seen, self._seen = self._seen, start
         if start is None:
             if self._recording is not None:
                 self.recorder.cancel(self._recording, "the start file was removed")
                 self._recording = None
             return
+        if start != seen:
+            return  # still being written, perhaps: at the next look it counts
         if start.key != self._acted_on:
             # The key is the recording's id: every engine under the directory derives the same one.
             refusal = self.recorder.submit(Command(start.key, start.steps, timing=self._timing), self.deliver)
             if refusal is None:
+                if start.note:
+                    logger.warning("vime-otel: %s", start.note)
                 self._acted_on = self._recording = start.key
         elif self._exported == start.key and shared.all_done(start.key):
             # Others that were waited for are gone: what there is gets merged.

@@ -9,6 +9,8 @@ from typing import Any
 
 import requests
 from google.protobuf.message import Message
+from opentelemetry.proto.collector.logs.v1.logs_service_pb2 import ExportLogsServiceResponse
+from opentelemetry.proto.collector.trace.v1.trace_service_pb2 import ExportTraceServiceResponse
 from requests.adapters import HTTPAdapter
 from urllib3.util.retry import Retry
 
@@ -22,14 +24,17 @@ from .resource import resource_attributes
 from .window import Window
 
 TIMEOUT_SECONDS = 30.0
-# Waits 0, 1, 2, 4, … seconds between tries; together about a minute.
+# Waits 0, 1, 2, 4, 5, 5, … seconds between tries, together about a minute. Never long: the engine takes
+# no other order meanwhile, and a new collector at the same address says at once that it doesn't know the recording.
 _RETRY = Retry(
-    total=7,
+    total=14,
     backoff_factor=0.5,
+    backoff_max=5.0,
     status_forcelist=(429, 502, 503, 504),
     allowed_methods=None,
     raise_on_status=False,
 )
+_RESPONSES: dict[str, Any] = {"traces": ExportTraceServiceResponse, "logs": ExportLogsServiceResponse}
 # Tag and length of a message within its list.
 _FIELD_BYTES = 6
 
@@ -61,6 +66,9 @@ def send_to_collector(window: Window, url: str, token: str) -> None:
             raise VimeOtelError(f"the collector at {url} can't be reached: {error}") from error
         if answer.status_code != 200:
             raise VimeOtelError(f"the collector at {url} refused {signal}: {answer.status_code} {answer.text[:200]}")
+        rejected = _RESPONSES[signal].FromString(answer.content).partial_success
+        if rejected.ByteSize():
+            raise VimeOtelError(f"the collector at {url} did not take all {signal}: {rejected.error_message}")
 
     with session:
         steps = list(assemble(window))

@@ -10,19 +10,23 @@ import contextlib
 import fcntl
 import hashlib
 import os
+import re
 from collections.abc import Iterator
 from dataclasses import dataclass
 from pathlib import Path
 
 MAX_STEPS = 1_000_000
+_START_BYTES = 64
+_NUMBER = re.compile(r"0*[1-9][0-9]*", re.ASCII)
 
 
 @dataclass(frozen=True)
 class Start:
-    """A start file: 16 hex digits that tell it from any other one, and the steps that it asks for."""
+    """A start file: 16 hex digits that tell it from any other one, the steps, and what to tell of its content."""
 
     key: str
     steps: int
+    note: str = ""
 
 
 class SharedDirectory:
@@ -39,7 +43,7 @@ class SharedDirectory:
 
     def enter(self) -> None:
         """Be counted among the living, until `leave` or the end of the process."""
-        self._engines.mkdir(exist_ok=True)
+        self._engines.mkdir(parents=True, exist_ok=True)
         path = self._engines / self._engine
         while self._presence is None:
             file = os.open(path, os.O_RDWR | os.O_CREAT, 0o644)
@@ -50,6 +54,17 @@ class SharedDirectory:
             else:
                 os.close(file)
 
+    def entered(self) -> bool:
+        """Whether the others can see this engine: not before `enter`, nor when the folder was removed since."""
+        path = self._engines / self._engine
+        if self._presence is None:
+            return False
+        if path.exists() and os.path.samestat(os.fstat(self._presence), path.stat()):
+            return True
+        os.close(self._presence)
+        self._presence = None
+        return False
+
     def leave(self) -> None:
         """Be counted no more."""
         if self._presence is not None:
@@ -58,16 +73,21 @@ class SharedDirectory:
             self._presence = None
 
     def start(self) -> Start | None:
-        """The start file, if there is one. Empty or not a number means one step."""
+        """The start file, if there is one. What is no whole number from 1 on means one step, with a note."""
         path = self.directory / "start"
         try:
             status = path.stat()
-            text = path.read_text(errors="replace").strip()
+            with open(path, "rb") as file:
+                text = file.read(_START_BYTES).decode(errors="replace").strip()
         except OSError:
             return None
         identity = f"{status.st_dev}/{status.st_ino}/{status.st_mtime_ns}"
-        steps = int(text) if text.isdigit() and int(text) > 0 else 1
-        return Start(hashlib.sha256(identity.encode()).hexdigest()[:16], min(steps, MAX_STEPS))
+        key = hashlib.sha256(identity.encode()).hexdigest()[:16]
+        if not _NUMBER.fullmatch(text):
+            return Start(key, 1, f"{path} says {text[:40]!r}, which is no number of steps: one step is recorded")
+        if int(text) > MAX_STEPS:
+            return Start(key, MAX_STEPS, f"{path} asks for {int(text)} steps: {MAX_STEPS} is the most")
+        return Start(key, int(text))
 
     def living(self) -> dict[str, str]:
         """Every living engine's id with the start file that it is done with."""

@@ -25,9 +25,9 @@ def write_window(window: Window | None, directory: Path, start: str) -> None:
     shared = SharedDirectory(directory, engine)
     with shared.locked():
         if window is not None:
-            recording = to_recording(window)
             alone = set(shared.living()) <= {engine} and not _parts(directory, start)
-            write_run(directory if alone else directory / engine, recording)
+            if window.steps:  # one that was called off before its first step leaves an older recording alone
+                write_run(directory if alone else directory / engine, to_recording(window))
             shared.mark_done(start)
             if alone:
                 shared.remove_start(start)
