@@ -15,11 +15,12 @@ def blueprint(store: Store) -> Blueprint:
 
     @api.get("/runs")
     def runs() -> Response:
-        return jsonify(runs=[describe.brief(run) for run in store.runs()])
+        return jsonify(runs=describe.briefs(store))
 
     @api.get("/runs/<which>")
     def run(which: str) -> Response:
-        return jsonify(describe.full(store, store.find(which)))
+        found = store.find(which)
+        return jsonify(describe.full(store, found, store.address(found)))
 
     @api.get("/runs/<which>/flamegraph")
     def flamegraph(which: str) -> Response:

@@ -8,37 +8,43 @@ from vime_otel.data.errors import VimeOtelError
 from vime_otel.data.rundir import RunDirectory
 from vime_otel.data.summary import opening_line
 
-from .store import Store, torch_name
+from .store import Store, addresses, torch_name
 from .view import rank_label
 
 
-def brief(run: RunDirectory) -> dict[str, Any]:
-    """One line of the list of recordings; a damaged run says what is wrong with it in `error`."""
+def briefs(store: Store) -> list[dict[str, Any]]:
+    """The list of recordings."""
+    runs = store.runs()
+    named = addresses(runs)
+    return [_brief(run, named[run.path]) for run in runs]
+
+
+def _brief(run: RunDirectory, address: str) -> dict[str, Any]:
+    """One line of the list; a damaged run says what is wrong with it in `error`."""
     try:
         header = run.header
         return {
             "id": run.id,
             "name": run.path.name,
+            "address": address,
             "label": header.get("label"),
             "created": header.get("created"),
             "complete": header.get("complete"),
-            "reasons": header.get("reasons") or [],
-            "engines": len(header.get("engines") or []),
+            "reasons": header.get("reasons", []),
+            "engines": len(header.get("engines", [])),
             "steps": run.steps,
             "ms_per_step": ms_per_step(run),
             "error": None,
         }
     except VimeOtelError as error:
-        return {"id": None, "name": run.path.name, "error": str(error)}
-    except (KeyError, TypeError, ValueError, AttributeError) as error:
-        return {"id": None, "name": run.path.name, "error": f"not in the run format: {error!r}"}
+        return {"id": None, "name": run.path.name, "address": run.path.name, "error": str(error)}
 
 
-def full(store: Store, run: RunDirectory) -> dict[str, Any]:
+def full(store: Store, run: RunDirectory, address: str) -> dict[str, Any]:
     """All of a run but its flame graphs."""
     labels = engine_labels(run)
     return {
-        **brief(run),
+        **_brief(run, address),
         "opening": opening_line(run.header, run.rows),
         "header": run.header,
         "ranks": [{"name": name, "label": rank_label(run, name)} for name in run.ranks()],
@@ -58,7 +64,7 @@ def ms_per_step(run: RunDirectory) -> dict[str, float]:
 def engine_labels(run: RunDirectory) -> dict[str, str]:
     """The engines' labels by id."""
     labels = {}
-    for engine in run.header.get("engines") or []:
+    for engine in run.header.get("engines", []):
         engine_id = str(engine.get("id"))
         labels[engine_id] = str(engine.get("label") or engine_id)
     return labels

@@ -21,11 +21,17 @@ def handle_errors(app: Flask) -> None:
                 answer.headers[name] = value
         return answer
 
+    @app.errorhandler(AmbiguousRun)
+    def several_runs(error: AmbiguousRun) -> Response:
+        if _wants_json():
+            return _answer(str(error), 400)
+        return make_response(render_template("choice.html", runs=[run.path.name for run in error.runs]), 300)
+
     @app.errorhandler(VimeOtelError)
     def known_error(error: VimeOtelError) -> Response:
         if isinstance(error, RunNotFound):
             return _answer(str(error), 404)
-        return _answer(str(error), 400 if isinstance(error, (AmbiguousRun, UsageError)) else 500)
+        return _answer(str(error), 400 if isinstance(error, UsageError) else 500)
 
     @app.errorhandler(Exception)
     def unknown_error(error: Exception) -> Response:
@@ -33,7 +39,11 @@ def handle_errors(app: Flask) -> None:
         return _answer(f"the viewer failed on this ({type(error).__name__}); its log says where", 500)
 
 
+def _wants_json() -> bool:
+    return request.path == "/api" or request.path.startswith("/api/")
+
+
 def _answer(message: str, status: int) -> Response:
-    if request.path == "/api" or request.path.startswith("/api/"):
+    if _wants_json():
         return make_response(jsonify(error={"message": message}), status)
     return make_response(render_template("error.html", message=message, status=status), status)

@@ -34,10 +34,10 @@ def moment(text: str | None) -> str:
     """An ISO time as UTC to the second; what is no time stays as it is."""
     try:
         parsed = datetime.fromisoformat(str(text).replace("Z", "+00:00"))
-    except ValueError:
+        if parsed.tzinfo:
+            parsed = parsed.astimezone(timezone.utc)
+    except (ValueError, OverflowError):  # the year 1, a day earlier in UTC
         return str(text or "—")
-    if parsed.tzinfo:
-        parsed = parsed.astimezone(timezone.utc)
     return f"{parsed:%Y-%m-%d %H:%M:%S} UTC"
 
 

@@ -23,18 +23,18 @@ def blueprint(store: Store, perfetto_url: str) -> Blueprint:
 
     @pages.get("/")
     def runs() -> str:
-        briefs = [describe.brief(run) for run in store.runs()]
-        return render_template("runs.html", runs=briefs, root=store.root)
+        return render_template("runs.html", runs=describe.briefs(store), root=store.root)
 
     @pages.get("/runs/<which>")
     def run(which: str) -> ResponseReturnValue:
         found = store.find(which)
-        if which != found.id:
+        address = store.address(found)
+        if which != address:
             query = request.query_string.decode("ascii", "replace")
-            return redirect(url_for(".run", which=found.id) + (f"?{query}" if query else ""))
+            return redirect(url_for(".run", which=address) + (f"?{query}" if query else ""))
         return render_template(
             "run.html",
-            run=describe.full(store, found),
+            run=describe.full(store, found, address),
             view=choose(found, request.args.get("kind"), request.args.get("rank")) if found.steps else None,
             rows_shown=ROWS_SHOWN,
             categories=CATEGORIES,

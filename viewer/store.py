@@ -3,11 +3,12 @@
 from __future__ import annotations
 
 import os
-from collections.abc import Iterator
+from collections import Counter
+from collections.abc import Iterator, Sequence
 from pathlib import Path
 
 from vime_otel.data.errors import VimeOtelError
-from vime_otel.data.rundir import TORCH_DIR, RunDirectory, list_runs
+from vime_otel.data.rundir import TORCH_DIR, RunDirectory, ambiguous, list_runs, matching
 
 
 class RunNotFound(VimeOtelError):
@@ -15,7 +16,11 @@ class RunNotFound(VimeOtelError):
 
 
 class AmbiguousRun(VimeOtelError):
-    """The beginning of an id fits several runs."""
+    """A text in an address may mean any of several `runs`."""
+
+    def __init__(self, which: str, runs: Sequence[RunDirectory]):
+        super().__init__(ambiguous(which, runs))
+        self.runs = runs
 
 
 class Store:
@@ -29,17 +34,20 @@ class Store:
         return [run for run in list_runs(self.root) if all(map(self._is_inside, _links(run.path)))]
 
     def find(self, which: str) -> RunDirectory:
-        """The run with this id, beginning of an id, or folder name.
+        """The run with this folder name or id, or whose name or id begins so.
 
         Raises RunNotFound or AmbiguousRun.
         """
-        matches = [run for run in self.runs() if run.path.name == which or _id_begins(run, which)]
+        matches = matching(self.runs(), which)
         if not matches:
             raise RunNotFound(f"no run {which!r} here; the list of recordings shows those there are")
         if len(matches) > 1:
-            names = ", ".join(run.path.name for run in matches)
-            raise AmbiguousRun(f"{which!r} fits {len(matches)} runs: {names}; type more of it")
+            raise AmbiguousRun(which, matches)
         return matches[0]
+
+    def address(self, run: RunDirectory) -> str:
+        """What names this run in a URL."""
+        return addresses(self.runs()).get(run.path, run.path.name)
 
     def torch_traces(self, run: RunDirectory) -> list[Path]:
         """The run's torch traces; links that lead out or nowhere are passed over."""
@@ -56,16 +64,23 @@ class Store:
         return Path(os.path.realpath(path)).is_relative_to(self.root)
 
 
+def addresses(runs: Sequence[RunDirectory]) -> dict[Path, str]:
+    """What names each of all runs in a URL: its id, or its folder where the id is not its alone."""
+    ids = {run.path: _id(run) for run in runs}
+    uses = Counter(ids.values())
+    return {path: own if own and uses[own] == 1 else path.name for path, own in ids.items()}
+
+
 def torch_name(run: RunDirectory, path: Path) -> str:
     """A trace's name within its run, `/` between folders."""
     return path.relative_to(run.path / TORCH_DIR).as_posix()
 
 
-def _id_begins(run: RunDirectory, which: str) -> bool:
+def _id(run: RunDirectory) -> str | None:
     try:
-        return run.id.startswith(which)
-    except (VimeOtelError, KeyError):
-        return False  # a damaged run has no id; its folder's name still finds it
+        return run.id
+    except VimeOtelError:
+        return None
 
 
 def _links(directory: Path) -> Iterator[Path]:

@@ -53,6 +53,10 @@ class View:
         """Calls by stack."""
         return self.run.calls(self.kind, self.rank)
 
+    def skipped(self) -> list[str]:
+        """What to tell of lines in the run's files that are not in the format."""
+        return self.run.skipped_lines(self.kind, self.rank)
+
     def top(self) -> list[TopFrame]:
         """The frames with most self time."""
         return top_frames(self.self_us(), self.calls(), self.steps)
@@ -86,6 +90,7 @@ class View:
             "rank": self.rank,
             "title": self.title,
             "steps": self.steps,
+            "skipped": self.skipped(),
             "depth": tree.depth(root),
             "root": root.as_dict(),
         }
@@ -108,7 +113,7 @@ def choose(run: RunDirectory, kind: str | None, rank: str | None) -> View:
 
 def rank_label(run: RunDirectory, name: str) -> str:
     """The rank's name for people: its engine's label and its number."""
-    for engine in run.header.get("engines") or []:
+    for engine in run.header.get("engines", []):
         engine_id = str(engine.get("id"))
         if name.startswith(f"{engine_id}-"):
             return f"{engine.get('label') or engine_id} rank {name.removeprefix(f'{engine_id}-')}"

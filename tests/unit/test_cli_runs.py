@@ -3,17 +3,25 @@
 from __future__ import annotations
 
 import json
+import os
+import shutil
 import signal
+import stat
 import subprocess
 import sys
+import threading
 import urllib.request
+from collections.abc import Callable
 from pathlib import Path
+from typing import Any
 from xml.etree import ElementTree
 
 import pytest
+from click.testing import CliRunner
 from samples import ENGINES, RECORDING_ID, sample_recording, write_sample
 
 from vime_otel.cli.main import main
+from vime_otel.cli.view import view
 from vime_otel.data.rundir import RunDirectory
 
 
@@ -30,6 +38,14 @@ def out(capsys: pytest.CaptureFixture[str], *args: str) -> str:
     captured = capsys.readouterr()
     assert (status, captured.err) == (0, "")
     return captured.out
+
+
+def assert_one_line(capsys: pytest.CaptureFixture[str], args: list[str], message: str) -> None:
+    """A command that must fail prints this on one line, and nothing else."""
+    status = main(args)
+    captured = capsys.readouterr()
+    assert message in captured.err
+    assert (status, captured.out, captured.err.count("\n")) == (1, "", 1), captured
 
 
 def test_top_opens_with_what_was_measured_and_lists_frames(runs: Path, capsys: pytest.CaptureFixture[str]) -> None:
@@ -67,7 +83,8 @@ def test_top_says_why_a_run_is_incomplete(tmp_path: Path, capsys: pytest.Capture
 def test_a_run_by_the_beginning_of_its_id_or_by_path(runs: Path, capsys: pytest.CaptureFixture[str]) -> None:
     by_id = json.loads(out(capsys, "top", RECORDING_ID[:5], "--runs", str(runs), "--json"))
     (path,) = runs.iterdir()
-    assert json.loads(out(capsys, "top", str(path), "--json")) == by_id
+    for which in (str(path), f"{path}/", path.name, f"{path.name}/", path.name[:16]):
+        assert json.loads(out(capsys, "top", which, "--runs", str(runs), "--json")) == by_id, which
 
 
 @pytest.mark.parametrize(
@@ -79,10 +96,7 @@ def test_a_run_by_the_beginning_of_its_id_or_by_path(runs: Path, capsys: pytest.
     ],
 )
 def test_bad_input(runs: Path, capsys: pytest.CaptureFixture[str], args: list[str], message: str) -> None:
-    assert main([*args, "--runs", str(runs)]) == 1
-    error = capsys.readouterr().err
-    assert message in error
-    assert error.count("\n") == 1
+    assert_one_line(capsys, [*args, "--runs", str(runs)], message)
 
 
 def test_no_runs_and_not_a_run(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
@@ -106,6 +120,158 @@ def test_export_folded_is_the_file(runs: Path, capsys: pytest.CaptureFixture[str
     text = out(capsys, "export", "--runs", str(runs), "--kind", "prefill", "--format", "folded")
     (path,) = runs.glob("*/prefill.folded")
     assert text == path.read_text()
+
+
+def test_export_keeps_the_mode_and_the_link_of_a_file_that_is_there(
+    runs: Path, tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    (tmp_path / "there").mkdir()
+    target, link = tmp_path / "there" / "private.svg", tmp_path / "link.svg"
+    target.write_text("old")
+    target.chmod(0o600)
+    link.symlink_to(target)
+    assert f"wrote {link}" in out(capsys, "export", "--runs", str(runs), "-o", str(link))
+    assert link.is_symlink()
+    assert target.read_text().startswith("<svg")
+    assert stat.S_IMODE(target.stat().st_mode) == 0o600
+    assert list(target.parent.iterdir()) == [target]
+
+
+def test_export_makes_a_new_file_as_the_umask_says_and_through_a_link(
+    runs: Path, tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    (tmp_path / "link.svg").symlink_to("new.svg")
+    before = os.umask(0o077)
+    try:
+        out(capsys, "export", "--runs", str(runs), "-o", str(tmp_path / "link.svg"))
+    finally:
+        os.umask(before)
+    assert (tmp_path / "link.svg").is_symlink()
+    assert stat.S_IMODE((tmp_path / "new.svg").lstat().st_mode) == 0o600
+
+
+@pytest.mark.parametrize("linked", [False, True])
+def test_export_writes_through_what_is_no_file(
+    runs: Path, tmp_path: Path, capsys: pytest.CaptureFixture[str], linked: bool
+) -> None:
+    pipe, link = tmp_path / "pipe", tmp_path / "link"
+    os.mkfifo(pipe)
+    link.symlink_to(pipe)
+    read: list[str] = []
+    reader = threading.Thread(target=lambda: read.append(pipe.read_text()))
+    reader.start()
+    try:
+        printed = out(capsys, "export", "--runs", str(runs), "-o", str(link if linked else pipe))
+    finally:
+        os.close(os.open(pipe, os.O_RDWR | os.O_NONBLOCK))  # lets a reader go that nobody wrote to
+        reader.join(10)
+    assert read[0].endswith("</svg>\n")
+    assert printed == ""  # the pipe may be our own stdout
+    assert stat.S_ISFIFO(pipe.lstat().st_mode)
+    assert link.is_symlink()
+
+
+@pytest.mark.parametrize("command", ["top", "export"])
+@pytest.mark.parametrize(
+    ("name", "content", "message"),
+    [
+        ("recording.json", '{"format": 99}', "has format 99, this version reads 1"),
+        ("recording.json", '{"format": 1, "id"', "recording.json can't be read"),
+        ("steps.json", '{"steps": {"decode": "x"}, "rows": []}', "steps.json: Expected `int`, got `str` - at `$.steps"),
+        ("decode.folded", "", "decode.folded holds no line in the folded format"),
+        ("decode.folded", "nonsense\nstep 1.5\n", "decode.folded holds no line in the folded format (2 others)"),
+        ("decode.calls", "", "decode.calls holds no line in the folded format"),
+        ("decode.folded", None, "decode.folded is missing, but the run recorded decode steps"),
+    ],
+)
+def test_a_damaged_run_is_one_line(
+    runs: Path, capsys: pytest.CaptureFixture[str], command: str, name: str, content: str | None, message: str
+) -> None:
+    (run,) = runs.iterdir()
+    (run / name).unlink()
+    if content is not None:
+        (run / name).write_text(content)
+    assert_one_line(capsys, [command, "--runs", str(runs)], message)
+
+
+@pytest.mark.parametrize("form", ["svg", "folded"])
+def test_a_kind_that_was_not_recorded_is_one_line(
+    tmp_path: Path, capsys: pytest.CaptureFixture[str], form: str
+) -> None:
+    whole = sample_recording()
+    write_sample(tmp_path, whole.select(lambda row: row.kind == "decode"))
+    message = "has no prefill steps; it has decode"
+    assert_one_line(capsys, ["export", "--format", form, "--kind", "prefill", "--runs", str(tmp_path)], message)
+    assert_one_line(capsys, ["top", "--kind", "prefill", "--runs", str(tmp_path)], message)
+
+
+def test_steps_without_time_are_no_picture(runs: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    (path,) = runs.glob("*/decode.folded")
+    path.write_text("step 0\n")
+    assert_one_line(capsys, ["export", "--runs", str(runs)], "took no measurable time, so there is nothing to draw")
+    assert out(capsys, "export", "--runs", str(runs), "--format", "folded") == "step 0\n"
+
+
+@pytest.mark.parametrize("args", [["top"], ["top", "--json"], ["export"], ["export", "--format", "folded"]])
+def test_skipped_lines_are_counted_beside_the_output(
+    runs: Path, capsys: pytest.CaptureFixture[str], args: list[str]
+) -> None:
+    (path,) = runs.glob("*/decode.folded")
+    with path.open("a") as file:
+        file.write("nonsense\nstep 1.5\n")
+    assert main([*args, "--runs", str(runs)]) == 0
+    captured = capsys.readouterr()
+    assert "moe.experts" in captured.out
+    assert "nonsense" not in captured.out
+    assert captured.err == f"warning: {path}: 2 lines are not in the folded format and were skipped\n"
+
+
+def test_one_step_is_no_steps(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    write_sample(tmp_path, sample_recording().select(lambda row: (row.engine, row.index) == (ENGINES[0], 3)))
+    text = out(capsys, "top", "--runs", str(tmp_path))
+    assert "decode: 1 step, " in text
+    assert "1 step)" in text
+    assert "1 steps" not in text
+
+
+def test_copies_of_a_run_are_told_apart_by_folder(runs: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    (run,) = runs.iterdir()
+    shutil.copytree(run, runs / "zz-copy")
+    assert_one_line(capsys, ["top", RECORDING_ID, "--runs", str(runs)], f"fits 2 runs: zz-copy, {run.name}; type")
+    assert "run: " in out(capsys, "top", "zz", "--runs", str(runs))
+
+
+@pytest.mark.parametrize("host", ["0.0.0.0", "::", "192.0.2.2", ""])
+def test_view_beyond_loopback_wants_consent(runs: Path, capsys: pytest.CaptureFixture[str], host: str) -> None:
+    assert main(["view", "--runs", str(runs), "--host", host, "--port", "0"]) == 2
+    captured = capsys.readouterr()
+    assert "--insecure" in captured.err
+    assert "ssh -L" in captured.err
+    assert captured.err.count("\n") == 1
+    assert captured.out == ""
+
+
+@pytest.mark.parametrize("name", ["a b", "http://x", "viewer.lan:8080", ""])
+def test_view_takes_names_of_hosts_only(runs: Path, capsys: pytest.CaptureFixture[str], name: str) -> None:
+    assert main(["view", "--runs", str(runs), "--port", "0", "--allow-host", name]) == 2
+    assert "is not a host's name" in capsys.readouterr().err
+
+
+def test_view_of_what_is_no_folder_is_one_line(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    (tmp_path / "file").write_text("")
+    assert main(["view", "--runs", str(tmp_path / "file"), "--port", "0"]) == 2
+    assert "file is not a folder" in capsys.readouterr().err
+
+
+def test_view_says_that_its_folder_is_not_there_yet(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    def serve(*args: Any, on_ready: Callable[[str], None], **others: Any) -> None:
+        on_ready("http://there")
+
+    monkeypatch.setattr("viewer.serve.serve", serve)
+    result = CliRunner().invoke(view, ["--runs", str(tmp_path / "later")])
+    assert "at http://there" in result.output
+    assert f"{tmp_path / 'later'} does not exist yet" in result.output
+    assert "does not exist yet" not in CliRunner().invoke(view, ["--runs", str(tmp_path)]).output
 
 
 def test_view_shows_the_run_and_ends_on_an_interrupt(runs: Path) -> None:

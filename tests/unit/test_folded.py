@@ -76,8 +76,8 @@ def test_what_was_written_is_read(values: dict[str, int]) -> None:
 
 
 def test_lines_of_no_format_are_skipped_and_counted() -> None:
-    parsed = parse(["step;a 1", "", "no number", "5", "step;a 2.5", "step;a 3", "step;b -1"])
-    assert (parsed.values, parsed.invalid_lines) == ({"step;a": 4}, 4)
+    parsed = parse(["step;a 1", "", "no number", "5", "step;a 2.5", "step;a 3", "step;b -1", f"step;b {'9' * 5000}"])
+    assert (parsed.values, parsed.invalid_lines) == ({"step;a": 4}, 5)
 
 
 @pytest.mark.parametrize(

@@ -2,14 +2,24 @@
 
 from __future__ import annotations
 
+import html
+import io
+import shutil
 import sqlite3
+from collections.abc import Callable, Iterator
+from contextlib import redirect_stderr, redirect_stdout
 from datetime import datetime, timezone
 from pathlib import Path
+from typing import Any
 
 import orjson
 import pytest
+from hypothesis import given
+from hypothesis import strategies as st
 from samples import ENGINES, RECORDING_ID, sample_recording, write_sample
 
+from viewer.app import create_app
+from vime_otel.cli.main import main
 from vime_otel.data.errors import VimeOtelError
 from vime_otel.data.recording import Recording
 from vime_otel.data.rundir import (
@@ -21,6 +31,8 @@ from vime_otel.data.rundir import (
     write_atomically,
     write_run,
 )
+
+STORED = Path(__file__).parents[1] / "data" / "run-v1"
 
 
 def test_what_was_written_is_read(tmp_path: Path) -> None:
@@ -104,10 +116,15 @@ def test_runs_are_found_by_what_people_type(tmp_path: Path) -> None:
     assert find_run(tmp_path).path.name == names[2]
     assert find_run(tmp_path, "aaaa1").path.name == names[1]
     assert find_run(tmp_path, names[0]).path.name == names[0]
+    assert find_run(tmp_path, "20260102T").path.name == names[1]
+    write_run(tmp_path / f"{names[0]}-more", Recording({"id": "c" * 16}))
+    assert find_run(tmp_path, f"{names[0]}/").path.name == names[0]
     assert find_run(tmp_path / "elsewhere", str(tmp_path / names[0])).path.name == names[0]
     for wanted, message in (
-        ("aaaa", "fits 2 runs"),
+        ("aaaa", rf"fits 2 runs: {names[1]}, {names[0]}; type more of it, or a folder's name"),
+        ("2026", "fits 4 runs"),
         ("zzzz", "no run 'zzzz'"),
+        ("z" * 5000, "no run 'zzzz"),
         (str(tmp_path / "20270101T000000Z-unfinished"), "is not a run: it has no recording.json"),
     ):
         with pytest.raises(VimeOtelError, match=message):
@@ -129,7 +146,11 @@ def test_the_root_comes_from_the_option_or_the_environment(monkeypatch: pytest.M
     [
         ("recording.json", b"{", "can't be read"),
         ("recording.json", b"[]", "holds no JSON object"),
-        ("steps.json", b'{"steps": {}, "rows": [{}]}', "lacks"),
+        (
+            "steps.json",
+            b'{"steps": {}, "rows": [{}]}',
+            r"steps\.json: Object missing required field `engine` - at `\$\.rows\[0\]`; mend it or",
+        ),
         ("totals.sqlite", b"no database", "can't be read"),
         ("steps.json", None, "is missing"),
         ("totals.sqlite", None, "is missing"),
@@ -150,5 +171,92 @@ def test_asking_for_what_is_not_there(tmp_path: Path) -> None:
     run = RunDirectory(write_sample(tmp_path))
     with pytest.raises(VimeOtelError, match="has no rank 'x'; it has"):
         run.self_us("decode", "x")
-    with pytest.raises(VimeOtelError, match=r"has no idle\.folded; it holds prefill, decode|decode, prefill"):
+    with pytest.raises(VimeOtelError, match="has no idle steps; it has decode, prefill"):
         run.self_us("idle")
+
+
+def test_a_rank_without_steps_of_a_kind_has_empty_files(tmp_path: Path) -> None:
+    recording = sample_recording()
+    one = recording.select(lambda row: row.kind == "decode" or row.engine == ENGINES[0])
+    run = RunDirectory(write_sample(tmp_path, one))
+    assert run.self_us("prefill", f"{ENGINES[1]}-0") == {}
+
+
+def test_every_reader_looks_at_the_header_first(tmp_path: Path) -> None:
+    path = write_sample(tmp_path)
+    (path / "recording.json").write_text('{"format": 99}')
+    readers: list[Callable[[RunDirectory], Any]] = [
+        lambda run: run.rows,
+        lambda run: run.steps,
+        lambda run: run.self_us("decode"),
+        lambda run: run.calls("decode"),
+        lambda run: list(run.totals()),
+    ]
+    for read in readers:
+        with pytest.raises(VimeOtelError, match="has format 99"):
+            read(RunDirectory(path))
+
+
+def test_files_that_refuse_to_be_read_are_told_in_one_line(tmp_path: Path) -> None:
+    run = RunDirectory(write_sample(tmp_path))
+    (run.path / "decode.folded").unlink()
+    (run.path / "decode.folded").mkdir()
+    with pytest.raises(VimeOtelError, match=r"decode\.folded can't be read \(Is a directory\); record again"):
+        run.self_us("decode")
+
+
+@pytest.fixture(scope="module")
+def damaged(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    """A stored run of few steps, for tests that damage it."""
+    path = tmp_path_factory.mktemp("damaged") / "run"
+    shutil.copytree(STORED, path)
+    return path
+
+
+@pytest.mark.parametrize("name", ["recording.json", "steps.json"])
+@given(data=st.data())
+def test_any_wrong_value_is_harmless_or_one_line_that_names_it(damaged: Path, name: str, data: st.DataObject) -> None:
+    document = orjson.loads((STORED / name).read_bytes())
+    place = data.draw(st.sampled_from(list(places_in(document))))
+    value = data.draw(st.sampled_from([None, True, -1, 5, 2**62, 1.5, 1e308, "", "x", [], [None], {}, {"x": None}]))
+    change(document, place, value)
+    (damaged / name).write_bytes(orjson.dumps(document))
+    try:
+        run = RunDirectory(damaged)
+        _ = run.header, run.rows, run.steps
+        complaint = None
+    except VimeOtelError as error:
+        complaint = str(error)
+        assert name in complaint
+        assert str(place[0]) in complaint
+        assert "\n" not in complaint
+    client = create_app(damaged.parent).test_client()
+    listing, page = client.get("/"), client.get("/runs/run", follow_redirects=True)
+    shown, told = io.StringIO(), io.StringIO()
+    with redirect_stdout(shown), redirect_stderr(told):
+        statuses = {main([command, str(damaged)]) for command in ("top", "export")}
+    (damaged / name).write_bytes((STORED / name).read_bytes())
+    assert listing.status_code == 200
+    assert ("unreadable" in listing.text) == bool(complaint)
+    assert "this is a bug" not in told.getvalue()
+    if complaint:
+        assert page.status_code == 500
+        assert complaint in html.unescape(page.text)
+        assert statuses == {1}
+        assert told.getvalue() == f"error: {complaint}\n" * 2
+    else:
+        assert page.status_code == 200 or "has no decode steps" in told.getvalue(), page.text
+
+
+def places_in(value: Any, place: tuple[Any, ...] = ()) -> Iterator[tuple[Any, ...]]:
+    """The way to every value within a JSON document."""
+    items = value.items() if isinstance(value, dict) else enumerate(value) if isinstance(value, list) else ()
+    for key, item in items:
+        yield (*place, key)
+        yield from places_in(item, (*place, key))
+
+
+def change(document: Any, place: tuple[Any, ...], value: Any) -> None:
+    for key in place[:-1]:
+        document = document[key]
+    document[place[-1]] = value

@@ -62,6 +62,7 @@ def test_a_ranks_flame_graph_counts_its_own_engines_steps(client: FlaskClient) -
         ("/api/runs/5ee", 400, "fits 2 runs"),
         ("/api/runs/5eed/flamegraph?kind=idle", 400, "no kind 'idle'"),
         ("/api/runs/5eed/flamegraph?rank=../..", 400, "no rank '../..'"),
+        ("/api/runs/2025", 400, "fits 2 runs"),
         ("/api/none", 404, "not found"),
     ],
 )

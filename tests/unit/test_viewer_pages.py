@@ -3,7 +3,11 @@
 from __future__ import annotations
 
 import json
+import re
+import shutil
+from html import escape, unescape
 from pathlib import Path
+from urllib.parse import unquote
 
 import pytest
 from flask.testing import FlaskClient
@@ -48,13 +52,77 @@ def test_the_list_says_steps_times_and_state(client: FlaskClient) -> None:
 
 def test_a_damaged_run_is_listed_with_what_is_wrong_and_hides_no_other(tmp_path: Path) -> None:
     write_sample(tmp_path)
-    for name, content in (("1-broken", "{nope"), ("2-format", '{"format": 99}'), ("3-shape", '{"format": 1}')):
-        (tmp_path / name).mkdir()
-        (tmp_path / name / "recording.json").write_text(content)
+    wrong = {"reasons": 5, "engines": "x", "label": {}, "created": 7, "spans": [], "overlap_ns": "much", "id": ""}
+    headers = ["{nope", '{"format": 99}', '{"format": 1}', "[]"]
+    headers += [json.dumps({"format": 1, "id": "a" * 16, key: value}) for key, value in wrong.items()]
+    for number, content in enumerate(headers):
+        (tmp_path / f"damaged-{number}").mkdir()
+        (tmp_path / f"damaged-{number}" / "recording.json").write_text(content)
+    client = client_of(tmp_path)
+    page = client.get("/")
+    assert page.status_code == 200
+    assert page.text.count("unreadable") == len(headers)
+    for key in wrong:
+        assert f"at `$.{key}`; mend it or record again" in page.text
+    assert f"/runs/{RECORDING_ID}" in page.text
+    assert len(client.get("/api/runs").json["runs"]) == len(headers) + 1
+    damaged = client.get("/runs/damaged-5")
+    assert damaged.status_code == 500
+    assert "recording.json: Expected `array`, got `str` - at `$.engines`" in damaged.text
+
+
+def test_copies_of_a_run_are_shown_each_at_its_own_address(tmp_path: Path) -> None:
+    first = write_sample(tmp_path, torch=True)
+    names = [first.name, *(f"copy {number} #?%" for number in range(7))]
+    for name in names[1:]:
+        shutil.copytree(first, tmp_path / name)
+    client = client_of(tmp_path)
+    page = client.get("/")
+    links = [unescape(link) for link in re.findall(r'href="(/runs/[^"]+)"', page.text)]
+    assert sorted(unquote(link) for link in links) == sorted(f"/runs/{name}" for name in names)
+    for link in links:
+        copy = client.get(link)
+        assert copy.status_code == 200
+        inside = re.findall(r'(?:href|data-source|data-trace)="((?:/api)?/runs/[^"]+)"', copy.text)
+        assert len(inside) > 5
+        for address in inside:
+            assert client.get(unescape(address)).status_code == 200, address
+        assert RECORDING_ID not in "".join(inside)
+    choice = client.get(f"/runs/{RECORDING_ID}")
+    assert choice.status_code == 300
+    assert sorted(re.findall(r'href="(/runs/[^"]+)"', choice.text)) == sorted(escape(link) for link in links)
+    assert client.get(f"/api/runs/{RECORDING_ID}").status_code == 400
+
+
+def test_the_beginning_of_an_id_that_fits_several_runs_offers_them(tmp_path: Path) -> None:
+    write_sample(tmp_path)
+    other = write_sample(tmp_path, sample_recording(id="5eef" + "0" * 12))
+    page = client_of(tmp_path).get("/runs/5ee")
+    assert page.status_code == 300
+    assert f'href="/runs/{other.name}"' in page.text
+    assert client_of(tmp_path).get(f"/runs/{other.name}").location == "/runs/5eef" + "0" * 12
+
+
+def test_skipped_lines_are_told_on_the_page(tmp_path: Path) -> None:
+    directory = write_sample(tmp_path)
+    assert "were skipped" not in client_of(tmp_path).get(f"/runs/{RECORDING_ID}").text
+    with (directory / "decode.calls").open("a") as file:
+        file.write("nonsense\n")
+    client = client_of(tmp_path)
+    text = client.get(f"/runs/{RECORDING_ID}").text
+    assert "decode.calls: 1 line is not in the folded format and was skipped" in text
+    assert "skipped" not in client.get(f"/runs/{RECORDING_ID}?kind=prefill").text
+    assert len(client.get(f"/api/runs/{RECORDING_ID}/flamegraph").json["skipped"]) == 1
+
+
+@pytest.mark.parametrize("created", ["0001-01-01T00:00:00+14:00", "yesterday", ""])
+def test_a_moment_that_is_none_stays_as_it_is(tmp_path: Path, created: str) -> None:
+    directory = write_sample(tmp_path)
+    header = json.loads((directory / "recording.json").read_text())
+    (directory / "recording.json").write_text(json.dumps({**header, "created": created}))
     page = client_of(tmp_path).get("/")
     assert page.status_code == 200
-    assert page.text.count("unreadable") == 3
-    assert f"/runs/{RECORDING_ID}" in page.text
+    assert created in page.text
 
 
 def test_a_run_opens_with_what_was_measured(client: FlaskClient) -> None:

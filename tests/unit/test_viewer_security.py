@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import base64
 import hashlib
+import json
 import re
 import shutil
 from pathlib import Path
@@ -124,6 +125,36 @@ def test_other_hosts_are_refused_everywhere(runs: Path, host: str) -> None:
         assert answer.status_code == 403
         assert "qwen3" not in answer.text
     assert "host" in client.get("/api/runs", headers={"Host": host}).json["error"]["message"]
+
+
+@pytest.mark.parametrize(
+    ("host", "status"),
+    [
+        ("10.0.0.1:8080", 200),
+        ("[fd00::1]:8080", 200),
+        ("localhost", 200),
+        ("evil.example", 403),
+        ("10.0.0.1.evil.example", 403),
+        ("[evil]", 403),
+        ("1.2.3", 403),
+        ("[10.0.0.1", 403),
+        ("", 403),
+    ],
+)
+def test_beyond_loopback_any_address_is_a_known_host_and_no_name(runs: Path, host: str, status: int) -> None:
+    client = create_app(runs, any_address=True).test_client()
+    assert client.get("/", headers={"Host": host}).status_code == status
+
+
+@pytest.mark.parametrize("kind", ["../../outside/{}/decode", "decode/../decode", ""])
+def test_a_kind_is_no_path(runs: Path, kind: str) -> None:
+    kind = kind.format(next((runs.parent / "outside").iterdir()).name)
+    path = next(runs.iterdir()) / "steps.json"
+    path.write_text(json.dumps({"steps": {kind: 1}, "rows": []}))
+    client = create_app(runs).test_client()
+    answer = client.get(f"/api/runs/{RECORDING_ID}/flamegraph", query_string={"kind": kind})
+    assert answer.status_code == 500
+    assert "steps.json: Invalid enum value" in answer.json["error"]["message"]
 
 
 @pytest.mark.parametrize(

@@ -9,8 +9,10 @@ import click
 from ..data import folded
 from ..data.errors import VimeOtelError
 from ..data.recording import KINDS
-from ..data.rundir import RunDirectory, find_run, runs_root, write_atomically
+from ..data.rundir import RunDirectory, find_run, runs_root
 from .options import run_argument, runs_option
+from .output_file import write_output
+from .tables import warn_of_skipped_lines
 
 
 @click.command()
@@ -29,17 +31,20 @@ from .options import run_argument, runs_option
 def export(run: str, runs: str | None, kind: str, form: str, output: str) -> None:
     """Write the flame graph or the folded stacks of RUN to a file.
 
-    RUN is a path, the beginning of an id, or `latest`.
+    RUN is a path, the beginning of an id or of a folder's name, or `latest`.
     """
     directory = find_run(runs_root(runs), run)
     text = _svg(directory, kind) if form == "svg" else folded.dumps(directory.self_us(kind))
+    warn_of_skipped_lines(directory, [kind])
     if output == "-":
         click.echo(text, nl=False)
         return
     try:
-        write_atomically(Path(output), text.encode())
+        write_output(Path(output), text.encode())
     except OSError as error:
         raise VimeOtelError(f"can't write {output}: {error.strerror}; name another file with -o") from error
+    if not Path(output).is_file():  # a pipe or a device, maybe our own stdout
+        return
     opener = "open it in a browser" if form == "svg" else f"flamegraph.pl {output} > {output}.svg"
     click.echo(f"wrote {output} ({len(text.encode()):,} bytes)\nnext: {opener}")
 
@@ -47,6 +52,11 @@ def export(run: str, runs: str | None, kind: str, form: str, output: str) -> Non
 def _svg(directory: RunDirectory, kind: str) -> str:
     from viewer.svg import render_svg
 
-    steps = directory.steps.get(kind, 0)
+    self_us = directory.self_us(kind)
+    if not any(self_us.values()):
+        raise VimeOtelError(
+            f"the {kind} steps of {directory.path.name} took no measurable time, so there is nothing to draw;"
+            " `--format folded` writes their stacks"
+        )
     title = f"{kind} steps of {directory.path.name}"
-    return render_svg(directory.self_us(kind), directory.calls(kind), steps, title)
+    return render_svg(self_us, directory.calls(kind), directory.steps[kind], title)

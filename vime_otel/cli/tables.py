@@ -6,12 +6,13 @@ from collections.abc import Sequence
 from dataclasses import dataclass
 from typing import Any
 
+import click
 from rich.console import Console
 from rich.table import Table
 
 from ..data.recording import StepRow
 from ..data.rundir import RunDirectory
-from ..data.summary import TopFrame, opening_line, top_frames
+from ..data.summary import TopFrame, counted, opening_line, top_frames
 
 
 @dataclass(frozen=True)
@@ -34,14 +35,23 @@ class KindSummary:
 
 
 def summarize(run: RunDirectory, limit: int, kinds: Sequence[str], rank: str | None = None) -> list[KindSummary]:
-    """The kinds of `kinds` that the run holds; all where `kinds` is empty. `rank` is one of `run.ranks()`."""
+    """A summary for each of `kinds`; for all that the run holds where `kinds` is empty."""
     summaries = []
-    for kind in kinds or list(run.steps):
+    kinds = kinds or list(run.steps)
+    for kind in kinds:
         self_us, calls = run.self_us(kind, rank), run.calls(kind, rank)
         rows = [row for row in run.rows if row.kind == kind and _is_of(row, rank)]
         mean_ms = sum(row.interval_ns for row in rows) / max(len(rows), 1) / 1e6
         summaries.append(KindSummary(kind, len(rows), mean_ms, top_frames(self_us, calls, len(rows), limit)))
+    warn_of_skipped_lines(run, kinds, rank)
     return summaries
+
+
+def warn_of_skipped_lines(run: RunDirectory, kinds: Sequence[str], rank: str | None = None) -> None:
+    """Say on stderr what was skipped in the folded files of these kinds."""
+    for kind in kinds:
+        for sentence in run.skipped_lines(kind, rank):
+            click.echo(f"warning: {sentence}", err=True)
 
 
 def summary_as_dict(
@@ -52,7 +62,7 @@ def summary_as_dict(
         "run": str(run.path),
         "id": run.id,
         "complete": run.header.get("complete"),
-        "reasons": _reasons(run),
+        "reasons": run.header.get("reasons", []),
         "summary": opening_line(run.header, run.rows),
         "rank": rank,
         "kinds": [each.as_dict() for each in summarize(run, limit, kinds, rank)],
@@ -63,18 +73,19 @@ def print_summary(
     console: Console, run: RunDirectory, limit: int, kinds: Sequence[str] = (), rank: str | None = None
 ) -> None:
     """The opening line, why the run is incomplete if it is, and a table of frames per kind."""
+    summaries = summarize(run, limit, kinds, rank)
     console.print(opening_line(run.header, run.rows), soft_wrap=True, style="bold")
     if run.header.get("complete") is False:
-        for reason in _reasons(run) or ["the run does not say why"]:
+        for reason in run.header.get("reasons") or ["the run does not say why"]:
             console.print(f"incomplete: {reason}", soft_wrap=True, style="yellow")
-    for summary in summarize(run, limit, kinds, rank):
+    for summary in summaries:
         console.print()
         console.print(_table(summary, rank))
 
 
 def _table(summary: KindSummary, rank: str | None) -> Table:
     where = f", rank {rank}" if rank else ""
-    title = f"{summary.kind}: {summary.steps} steps, {summary.ms_per_step:.3f} ms per step{where}"
+    title = f"{summary.kind}: {counted(summary.steps, 'step')}, {summary.ms_per_step:.3f} ms per step{where}"
     table = Table(title=title, title_justify="left", title_style="bold", box=None, pad_edge=False)
     table.add_column("frame", no_wrap=True, max_width=70)
     for heading in ("self ms/step", "share", "calls/step", "ms/call"):
@@ -93,7 +104,3 @@ def _table(summary: KindSummary, rank: str | None) -> Table:
 def _is_of(row: StepRow, rank: str | None) -> bool:
     """Whether the step ran on the engine of this rank (`<engine>-<rank>`)."""
     return rank is None or rank.startswith(f"{row.engine}-")
-
-
-def _reasons(run: RunDirectory) -> list[str]:
-    return [str(reason) for reason in run.header.get("reasons") or []]

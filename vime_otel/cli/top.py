@@ -21,7 +21,7 @@ from .tables import print_summary, summary_as_dict
 def top(run: str, runs: str | None, kind: str | None, rank: str | None, limit: int, as_json: bool) -> None:
     """Print where the steps of RUN spent their time.
 
-    RUN is a path, the beginning of an id, or `latest`.
+    RUN is a path, the beginning of an id or of a folder's name, or `latest`.
     """
     directory = find_run(runs_root(runs), run)
     kinds = [kind] if kind else []

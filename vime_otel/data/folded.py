@@ -13,6 +13,10 @@ from dataclasses import dataclass, field
 _ESCAPES = (("%", "%25"), (";", "%3B"), ("\n", "%0A"), ("\r", "%0D"))
 
 
+_MOST_DIGITS = 18
+"""More do not fit 64 bits."""
+
+
 def escape_frame(name: str) -> str:
     """The frame's name as it stands in a stack: no `;`, no line break."""
     for raw, escaped in _ESCAPES:
@@ -110,7 +114,7 @@ def parse(lines: Iterable[str]) -> Parsed:
         if not line:
             continue
         stack, _, number = line.rpartition(" ")
-        if not stack or not (number.isascii() and number.isdigit()):
+        if not stack or not (number.isascii() and number.isdigit()) or len(number) > _MOST_DIGITS:
             invalid += 1
             continue
         values[stack] = values.get(stack, 0) + int(number)

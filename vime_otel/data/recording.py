@@ -42,7 +42,7 @@ class StepRow:
 
     @classmethod
     def from_dict(cls, row: dict[str, Any]) -> StepRow:
-        """The row of a steps.json; unknown keys are ignored."""
+        """The row of a checked steps.json; unknown keys are ignored."""
         return cls(**{name: row[name] for name in cls.__dataclass_fields__})
 
 

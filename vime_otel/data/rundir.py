@@ -8,17 +8,20 @@ import re
 import shutil
 import sqlite3
 import tempfile
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
 from datetime import datetime, timezone
 from functools import cached_property
 from pathlib import Path
 from typing import Any
 
+import msgspec
 import orjson
 
 from . import folded, settings
 from .errors import VimeOtelError
 from .recording import ENGINE_PART, KINDS, Recording, StepRow, StepTotals, sum_overall, sum_rank
+from .run_format import Header, Steps
+from .summary import counted
 
 FORMAT = 1
 HEADER_FILE = "recording.json"
@@ -26,6 +29,8 @@ STEPS_FILE = "steps.json"
 TOTALS_FILE = "totals.sqlite"
 JOURNAL_FILE = "spans.otlp"
 TORCH_DIR = "torch"
+FOLDED_FILES = ("folded", "calls")
+_NAMES_SHOWN = 10
 _ENGINE_LABEL_SAFE = re.compile(r"[^A-Za-z0-9._-]+")
 
 
@@ -60,7 +65,7 @@ def write_folded_files(directory: Path, recording: Recording) -> None:
         if kind in recording.kinds():
             _write_kind(directory, kind, sum_overall(recording.of_kind(kind)))
         else:  # left by an earlier recording in the same folder
-            for suffix in ("folded", "calls"):
+            for suffix in FOLDED_FILES:
                 (directory / f"{kind}.{suffix}").unlink(missing_ok=True)
     content = {
         "steps": recording.steps(),
@@ -131,19 +136,21 @@ class RunDirectory:
 
     def __init__(self, path: Path):
         self.path = path
-        if not (path / HEADER_FILE).is_file():
+        self._parsed: dict[Path, folded.Parsed] = {}
+        if not os.path.isfile(path / HEADER_FILE):
             raise VimeOtelError(f"{path} is not a run: it has no {HEADER_FILE}; `vime-otel collect` makes runs")
 
     @cached_property
     def header(self) -> dict[str, Any]:
-        """The content of recording.json."""
-        header = self._read_json(HEADER_FILE)
+        """The content of recording.json, checked. Whatever else is read of a run, this is read first."""
+        path = self.path / HEADER_FILE
+        header = _read_json(path)
         if header.get("format") != FORMAT:
             raise VimeOtelError(
-                f"{self.path / HEADER_FILE} has format {header.get('format')!r}, this version reads {FORMAT};"
+                f"{path} has format {header.get('format')!r:.60}, this version reads {FORMAT};"
                 " read it with the version of vime-otel that wrote it"
             )
-        return header
+        return _checked(path, header, Header)
 
     @property
     def id(self) -> str:
@@ -153,15 +160,13 @@ class RunDirectory:
     @cached_property
     def rows(self) -> list[StepRow]:
         """The steps, in the order of steps.json."""
-        try:
-            return [StepRow.from_dict(row) for row in self._read_json(STEPS_FILE)["rows"]]
-        except (KeyError, TypeError) as error:
-            raise VimeOtelError(f"{self.path / STEPS_FILE} lacks {error}; record again") from error
+        return [StepRow.from_dict(row) for row in self._steps_file["rows"]]
 
-    @cached_property
+    @property
     def steps(self) -> dict[str, int]:
         """Number of steps by kind."""
-        return {str(kind): int(count) for kind, count in self._read_json(STEPS_FILE)["steps"].items()}
+        steps: dict[str, int] = self._steps_file["steps"]
+        return steps
 
     def ranks(self) -> list[str]:
         """Names of the folders under ranks/, `<engine>-<rank>`."""
@@ -170,11 +175,21 @@ class RunDirectory:
 
     def self_us(self, kind: str, rank: str | None = None) -> dict[str, int]:
         """Self time in microseconds by stack, overall or of one of `ranks()`."""
-        return self._read_folded(f"{kind}.folded", rank)
+        return self._folded(kind, "folded", rank).values
 
     def calls(self, kind: str, rank: str | None = None) -> dict[str, int]:
         """Calls by stack, overall or of one of `ranks()`."""
-        return self._read_folded(f"{kind}.calls", rank)
+        return self._folded(kind, "calls", rank).values
+
+    def skipped_lines(self, kind: str, rank: str | None = None) -> list[str]:
+        """What there is to say of the kind's files: a sentence for each with lines that are not in the format."""
+        counts = {suffix: self._folded(kind, suffix, rank).invalid_lines for suffix in FOLDED_FILES}
+        return [
+            f"{self._folded_path(kind, suffix, rank)}: {counted(count, 'line')}"
+            f" {'is' if count == 1 else 'are'} not in the folded format and {'was' if count == 1 else 'were'} skipped"
+            for suffix, count in counts.items()
+            if count
+        ]
 
     def torch_traces(self) -> list[Path]:
         """Torch profiler traces gathered under torch/."""
@@ -184,7 +199,7 @@ class RunDirectory:
 
     def totals(self, first: int = 0, last: int | None = None) -> Iterator[StepTotals]:
         """Per-step totals of the steps `first` to `last` inclusive, without reading the others."""
-        path = self.path / TOTALS_FILE
+        path = self._file(TOTALS_FILE)
         if not path.is_file():
             raise VimeOtelError(f"{path} is missing; record again")
         connection = sqlite3.connect(f"file:{path}?mode=ro", uri=True)
@@ -208,7 +223,7 @@ class RunDirectory:
                     made,
                     dropped,
                 )
-        except sqlite3.DatabaseError as error:
+        except (sqlite3.DatabaseError, KeyError, ValueError, TypeError) as error:
             raise VimeOtelError(f"{path} can't be read ({error}); record again") from error
         finally:
             connection.close()
@@ -217,43 +232,95 @@ class RunDirectory:
         """The whole recording as a value."""
         return Recording(self.header, self.rows, list(self.totals()))
 
-    def _read_json(self, name: str) -> dict[str, Any]:
-        path = self.path / name
-        try:
-            content = orjson.loads(path.read_bytes())
-        except FileNotFoundError as error:
-            raise VimeOtelError(f"{path} is missing; record again") from error
-        except (OSError, orjson.JSONDecodeError) as error:
-            raise VimeOtelError(f"{path} can't be read ({error}); record again") from error
-        if not isinstance(content, dict):
-            raise VimeOtelError(f"{path} holds no JSON object; record again")
-        return content
+    def _file(self, *names: str) -> Path:
+        """A file of the run, whose format is known to be ours."""
+        _ = self.header
+        return self.path.joinpath(*names)
 
-    def _read_folded(self, name: str, rank: str | None) -> dict[str, int]:
+    @cached_property
+    def _steps_file(self) -> dict[str, Any]:
+        path = self._file(STEPS_FILE)
+        return _checked(path, _read_json(path), Steps)
+
+    def _folded_path(self, kind: str, suffix: str, rank: str | None) -> Path:
+        return self._file(*(("ranks", rank) if rank else ()), f"{kind}.{suffix}")
+
+    def _folded(self, kind: str, suffix: str, rank: str | None) -> folded.Parsed:
+        path = self._folded_path(kind, suffix, rank)
+        if path not in self._parsed:
+            self._parsed[path] = self._read_folded(path, kind, rank)
+        return self._parsed[path]
+
+    def _read_folded(self, path: Path, kind: str, rank: str | None) -> folded.Parsed:
+        if kind not in self.steps:
+            raise VimeOtelError(f"run {self.id} has no {kind} steps; it has {', '.join(self.steps) or 'none'}")
         if rank is not None and rank not in self.ranks():
             raise VimeOtelError(f"run {self.id} has no rank {rank!r}; it has {', '.join(self.ranks()) or 'none'}")
-        path = self.path / "ranks" / rank / name if rank else self.path / name
         try:
-            return folded.parse(path.read_text("utf-8").split("\n")).values
-        except UnicodeDecodeError as error:
-            raise VimeOtelError(f"{path} can't be read ({error}); record again") from error
-        except FileNotFoundError:
-            raise VimeOtelError(
-                f"run {self.id} has no {name}; it holds {', '.join(self.steps) or 'no steps'}"
-            ) from None
+            parsed = folded.parse(path.read_text("utf-8").split("\n"))
+        except FileNotFoundError as error:
+            raise VimeOtelError(f"{path} is missing, but the run recorded {kind} steps; record again") from error
+        except (OSError, UnicodeDecodeError) as error:
+            raise VimeOtelError(f"{path} can't be read ({_why(error)}); record again") from error
+        # A rank's file is rightly empty where its engine had no steps of the kind.
+        if not parsed.values and (parsed.invalid_lines or not rank):
+            others = f" ({counted(parsed.invalid_lines, 'other')})" if parsed.invalid_lines else ""
+            raise VimeOtelError(f"{path} holds no line in the folded format{others}; record again")
+        return parsed
+
+
+def _read_json(path: Path) -> dict[str, Any]:
+    try:
+        content = orjson.loads(path.read_bytes())
+    except FileNotFoundError as error:
+        raise VimeOtelError(f"{path} is missing; record again") from error
+    except (OSError, orjson.JSONDecodeError) as error:
+        raise VimeOtelError(f"{path} can't be read ({_why(error)}); record again") from error
+    if not isinstance(content, dict):
+        raise VimeOtelError(f"{path} holds no JSON object; record again")
+    return content
+
+
+def _checked(path: Path, content: dict[str, Any], hint: type) -> dict[str, Any]:
+    try:
+        msgspec.convert(content, hint)
+    except msgspec.ValidationError as error:
+        raise VimeOtelError(f"{path}: {error}; mend it or record again") from error
+    return content
+
+
+def _why(error: Exception) -> str:
+    """The reason alone: the path stands in our own sentence."""
+    return error.strerror or str(error) if isinstance(error, OSError) else str(error)
 
 
 def list_runs(root: Path) -> list[RunDirectory]:
     """The runs below `root`, newest first; folders that are no runs are passed over."""
-    if not root.is_dir():
+    if not os.path.isdir(root):
         return []
-    names = sorted((entry.name for entry in root.iterdir() if (entry / HEADER_FILE).is_file()), reverse=True)
+    try:
+        entries = list(root.iterdir())
+    except OSError as error:
+        raise VimeOtelError(f"{root} can't be read ({_why(error)}); name another folder with --runs") from error
+    names = sorted((entry.name for entry in entries if os.path.isfile(entry / HEADER_FILE)), reverse=True)
     return [RunDirectory(root / name) for name in names]
 
 
-def _answers_to(run: RunDirectory, which: str) -> bool:
-    if run.path.name == which:
-        return True
+def matching(runs: Sequence[RunDirectory], which: str) -> list[RunDirectory]:
+    """The runs that a text may mean: the folder of this name, else those whose name or id begins so."""
+    name = which.rstrip("/")
+    exact = [run for run in runs if run.path.name == name]
+    return exact or [run for run in runs if name and (run.path.name.startswith(name) or _id_begins(run, name))]
+
+
+def ambiguous(which: str, matches: Sequence[RunDirectory]) -> str:
+    """What to say when a text may mean several runs."""
+    names = [run.path.name for run in matches]
+    shown = ", ".join(names[:_NAMES_SHOWN]) + ("" if len(names) <= _NAMES_SHOWN else ", …")
+    return f"{which!r} fits {len(names)} runs: {shown}; type more of it, or a folder's name"
+
+
+def _id_begins(run: RunDirectory, which: str) -> bool:
     try:
         return run.id.startswith(which)
     except VimeOtelError:  # a damaged run is no reason not to find the others
@@ -261,20 +328,18 @@ def _answers_to(run: RunDirectory, which: str) -> bool:
 
 
 def find_run(root: Path, which: str = "latest") -> RunDirectory:
-    """The run that a RUN argument names: `latest`, the beginning of an id, a folder's name or a path."""
+    """The run that a RUN argument names: `latest`, the beginning of an id or of a folder's name, or a path."""
     runs = list_runs(root)
     if which == "latest":
         if not runs:
             raise VimeOtelError(f"no runs in {root}; make one with `vime-otel collect`, or name the folder with --runs")
         return runs[0]
-    matches = [run for run in runs if _answers_to(run, which)]
+    matches = matching(runs, which)
     if len(matches) == 1:
         return matches[0]
     if matches:
-        raise VimeOtelError(
-            f"{which!r} fits {len(matches)} runs: {', '.join(run.id for run in matches)}; type more of it"
-        )
-    if Path(which).is_dir():
+        raise VimeOtelError(ambiguous(which, matches))
+    if os.path.isdir(which):
         return RunDirectory(Path(which))
     raise VimeOtelError(f"no run {which!r} in {root}, and no such folder; `vime-otel view` lists the runs there are")
 
@@ -285,8 +350,10 @@ __all__ = [
     "JOURNAL_FILE",
     "TORCH_DIR",
     "RunDirectory",
+    "ambiguous",
     "find_run",
     "list_runs",
+    "matching",
     "new_run_name",
     "runs_root",
     "write_atomically",

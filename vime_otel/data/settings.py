@@ -39,11 +39,23 @@ ROUTER_KEY = Setting("VIME_OTEL_ROUTER_KEY", "", "bearer token of a router that 
 DEBUG = Setting("VIME_OTEL_DEBUG", "", "any value: an unexpected error of a command shows its traceback")
 
 ALL = (COLLECTOR, DIR, TOKEN, TIMING, DECODE_TOKENS, RUNS, ROUTER_KEY, DEBUG)
+_MOST_DIGITS = 15
 
 
 def get(setting: Setting) -> str:
     """The variable's value, or its default; surrounding blanks are dropped."""
     return os.environ.get(setting.name, "").strip() or setting.default
+
+
+def secret(setting: Setting) -> str:
+    """A bearer token that can stand in a header; raises UsageError for one that can't."""
+    value = get(setting)
+    if not (value.isascii() and value.isprintable()):
+        raise UsageError(
+            f"{setting.name} holds characters that no HTTP header can carry; choose a token of printable ASCII"
+            " (the same on both sides)"
+        )
+    return value
 
 
 def timing() -> str:
@@ -59,6 +71,6 @@ def decode_tokens() -> int | None:
     value = get(DECODE_TOKENS)
     if not value:
         return None
-    if not value.isdigit():
-        raise UsageError(f"{DECODE_TOKENS.name}={value!r} is not a whole number; unset it or give one")
+    if not (value.isascii() and value.isdigit() and len(value) <= _MOST_DIGITS):
+        raise UsageError(f"{DECODE_TOKENS.name}={value!r:.60} is not a whole number; unset it or give one")
     return int(value)

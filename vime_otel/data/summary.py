@@ -26,6 +26,11 @@ class TopFrame:
         return asdict(self)
 
 
+def counted(number: int, noun: str) -> str:
+    """`1 step`, `2 steps`."""
+    return f"{number} {noun}{'s' * (number != 1)}"
+
+
 def top_frames(self_us: Mapping[str, int], calls: Mapping[str, int], steps: int, limit: int = 25) -> list[TopFrame]:
     """The frames with most self time, in ms per step; `share` is of all time, 0 to 1."""
     own: dict[str, int] = {}
@@ -59,10 +64,10 @@ def opening_line(header: Mapping[str, Any], rows: list[StepRow]) -> str:
         if chosen:
             mean_ms = sum(row.interval_ns for row in chosen) / len(chosen) / 1e6
             batch = int(median(row.requests for row in chosen))
-            parts.append(f"{kind} step {mean_ms:.1f} ms (batch {batch}, {len(chosen)} steps)")
+            parts.append(f"{kind} step {mean_ms:.1f} ms (batch {batch}, {counted(len(chosen), 'step')})")
     engines = len({row.engine for row in rows})
     executions = ", ".join(sorted({row.execution for row in rows})) or "nothing executed"
     return (
-        f"recorded {' · '.join(parts) or 'no steps'} on {engines} engine{'s' * (engines != 1)}"
+        f"recorded {' · '.join(parts) or 'no steps'} on {counted(engines, 'engine')}"
         f" ({executions}, timing {header.get('timing', '?')})"
     )

@@ -1,0 +1,83 @@
+"""The JSON files of a run as type hints, for msgspec to check what was read; see docs/formats.md."""
+
+from __future__ import annotations
+
+from typing import Annotated, Any, Literal, TypedDict
+
+import msgspec
+
+from .recording import StepRow
+
+Id = Annotated[str, msgspec.Meta(pattern="^[0-9a-f]{16}$")]
+Kind = Literal["decode", "prefill"]
+
+
+class Rank(TypedDict, total=False):
+    """One of an engine's `ranks`."""
+
+    rank: str
+    stage: int
+    spans: int
+    dropped: int
+
+
+class Hooks(TypedDict, total=False):
+    """An engine's `hooks`."""
+
+    found: list[str]
+    missing: list[str]
+
+
+class Engine(TypedDict, total=False):
+    """One of the header's `engines`."""
+
+    id: str
+    label: str | None
+    model: str | None
+    vllm_version: str | None
+    host: str | None
+    pid: int | None
+    execution: str | None
+    steps: dict[Kind, int]
+    ranks: list[Rank]
+    pause_ms: float
+    errors: list[str]
+    complete: bool
+    hooks: Hooks | None
+
+
+class Counts(TypedDict, total=False):
+    """The header's `spans` and `totals`."""
+
+    expected: int
+    received: int
+    duplicate: int
+    dropped: int
+
+
+class _Identified(TypedDict):
+    id: Id
+
+
+class Header(_Identified, total=False):
+    """recording.json: what is read of it. Every key but the id may be absent."""
+
+    label: str | None
+    complete: bool | None
+    reasons: list[str]
+    created: str
+    asked: dict[str, Any]
+    timing: str
+    pause_ms: float
+    overlap_ns: int
+    engines: list[Engine]
+    spans: Counts
+    totals: Counts
+    versions: dict[str, Any]
+
+
+class Steps(TypedDict):
+    """steps.json: what is read of it."""
+
+    steps: dict[Kind, int]
+    rows: list[StepRow]
