@@ -3,12 +3,14 @@
 from __future__ import annotations
 
 import ipaddress
+import re
 import socket
 from urllib.parse import urlsplit, urlunsplit
 
 import psutil
 
 _DEFAULT_PORTS = {"http": 80, "https": 443}
+_USER_INFO = re.compile(r"(?<=//)[^/?#\s]*@")
 
 
 def host_and_port(url: str) -> tuple[str, int]:
@@ -24,12 +26,40 @@ def with_host(url: str, host: str) -> str:
     return urlunsplit(parts._replace(netloc=f"{shown}:{parts.port}" if parts.port else shown))
 
 
+def shown(text: str) -> str:
+    """A URL, or a text with URLs, as people may see it: without user names and passwords."""
+    return _USER_INFO.sub("", text)
+
+
+def server_url(url: str) -> str:
+    """A server's URL however it was spelt: no trailing slash, no `/v1`, `http://` before a bare host:port."""
+    full = url if "://" in url else f"http://{url}"
+    return full.rstrip("/").removesuffix("/v1").rstrip("/")
+
+
+def worker_url(url: str) -> str:
+    """The one spelling of a worker's URL: as `server_url`, in lower case, `localhost` as 127.0.0.1."""
+    parts = urlsplit(server_url(url))
+    user, at, place = parts.netloc.rpartition("@")
+    host, colon, port = place.lower().partition(":")
+    place = f"{'127.0.0.1' if host == 'localhost' else host}{colon}{port}"
+    return urlunsplit(parts._replace(netloc=f"{user}{at}{place}"))
+
+
 def is_loopback(host: str) -> bool:
     """Whether the host is written as loopback; names but `localhost` are not looked up."""
     if host == "localhost":
         return True
     try:
         return ipaddress.ip_address(host).is_loopback
+    except ValueError:
+        return False
+
+
+def names_loopback(authority: str) -> bool:
+    """Whether a Host header's `host[:port]` is written as loopback."""
+    try:
+        return is_loopback(urlsplit(f"//{authority}").hostname or "")
     except ValueError:
         return False
 

@@ -12,18 +12,32 @@ import orjson
 from vime_otel.data import settings
 from vime_otel.data.errors import VimeOtelError
 
+from .addresses import host_and_port, server_url, shown
 from .control import PREFIX
 from .http_client import new_session, why
 from .messages import RecordingRequest
 
 _TIMEOUT_S = 30.0
+_DEFAULT_PLACE = "127.0.0.1:4318"
+
+
+class NoCollector(VimeOtelError):
+    """Nobody answers at the collector's URL."""
+
+
+def listening_option(url: str) -> str:
+    """What a collector's command needs to listen where `url` points: ` --http HOST:PORT`, or nothing."""
+    host, port = host_and_port(url)
+    place = f"[{host}]:{port}" if ":" in host else f"{host}:{port}"
+    return "" if place == _DEFAULT_PLACE else f" --http {place}"
 
 
 class Client:
     """Talks to a collector; to be used with `async with`. Every failure is a VimeOtelError."""
 
     def __init__(self, url: str, token: str) -> None:
-        self._url = url.rstrip("/")
+        self._url = server_url(url)
+        self._shown = shown(self._url)
         self._headers = {"Authorization": f"Bearer {token}"} if token else {}
 
     async def __aenter__(self) -> Client:
@@ -35,10 +49,12 @@ class Client:
     ) -> None:
         await self._session.close()
 
-    async def recorders(self) -> list[dict[str, Any]]:
-        """The recorders that have introduced themselves."""
-        recorders: list[dict[str, Any]] = (await self._call("GET", "/recorders"))["recorders"]
-        return recorders
+    async def recorders(self) -> dict[str, Any]:
+        """Who polls: `recorders` have introduced themselves, `refused` were without the right token."""
+        answer = await self._call("GET", "/recorders")
+        if not isinstance(answer.get("recorders"), list):
+            raise VimeOtelError(f"{self._shown} answered no list of recorders: it is no vime-otel collector")
+        return answer
 
     async def start(self, request: RecordingRequest) -> dict[str, Any]:
         """Begin a recording; returns it as docs/formats.md has it."""
@@ -61,12 +77,13 @@ class Client:
                 method, f"{self._url}{PREFIX}{path}", data=body, headers=headers
             ) as response:
                 status, content = response.status, await response.read()
-        except (aiohttp.ClientError, asyncio.TimeoutError, OSError) as error:
-            raise VimeOtelError(
-                f"no collector answers at {self._url} ({why(error)}); start one with `vime-otel serve`"
+        except (aiohttp.ClientError, asyncio.TimeoutError, OSError, ValueError) as error:
+            raise NoCollector(
+                f"no collector answers at {self._shown} ({why(error)});"
+                f" start one with `vime-otel serve{listening_option(self._url)}`"
             ) from error
         if status == 401:
-            raise VimeOtelError(f"the collector {self._url} asks for a token; set {settings.TOKEN.name}")
+            raise VimeOtelError(f"the collector {self._shown} asks for a token; set {settings.TOKEN.name}")
         try:
             answer = orjson.loads(content)
             if status < 300 and isinstance(answer, dict):
@@ -74,6 +91,6 @@ class Client:
             message = str(answer["error"]["message"])
         except (orjson.JSONDecodeError, LookupError, TypeError) as error:
             raise VimeOtelError(
-                f"{self._url} answered HTTP {status} and no JSON of ours: it is no vime-otel collector"
+                f"{self._shown} answered HTTP {status} and no JSON of ours: it is no vime-otel collector"
             ) from error
         raise VimeOtelError(message)

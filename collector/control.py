@@ -14,13 +14,14 @@ from .messages import Invalid, read_poll, read_recording_request
 from .recordings import Conflict, Recordings, Unknown
 
 PREFIX = "/control/v1"
+POLL = f"{PREFIX}/recorders/poll"
 _MAX_BODY_BYTES = 1024 * 1024
 
 
 def add_routes(app: web.Application, recordings: Recordings) -> None:
     """Serve the control routes."""
     routes = _Routes(recordings)
-    app.router.add_post(f"{PREFIX}/recorders/poll", routes.poll)
+    app.router.add_post(POLL, routes.poll)
     app.router.add_get(f"{PREFIX}/recorders", routes.list_recorders)
     app.router.add_post(f"{PREFIX}/recordings", routes.start)
     app.router.add_get(f"{PREFIX}/recordings/{{id}}", routes.show)
@@ -56,7 +57,8 @@ class _Routes:
                         "last_seen_seconds": round(each.silent_seconds(), 3),
                     }
                     for each in self._recordings.recorders.alive()
-                ]
+                ],
+                "refused": self._recordings.recorders.refused.lately(),
             }
         )
 

@@ -2,10 +2,11 @@
 
 from __future__ import annotations
 
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from typing import Any
 
 from .messages import Introduction, Status
+from .wording import counted
 
 _OVER = frozenset({"done", "cancelled", "failed", "refused"})
 _IN_WINDOW = frozenset({"idle", "armed", "recording"})
@@ -13,7 +14,7 @@ _IN_WINDOW = frozenset({"idle", "armed", "recording"})
 
 @dataclass
 class EnginePart:
-    """`problem` is what the collector has against it; `reason` what the recorder said."""
+    """`problems` are what the collector has against it; `reason` what the recorder said."""
 
     introduction: Introduction
     url: str
@@ -23,7 +24,7 @@ class EnginePart:
     phase: str = "idle"
     steps_done: int = 0
     reason: str | None = None
-    problem: str | None = None
+    problems: list[str] = field(default_factory=list)
 
     @property
     def engine(self) -> str:
@@ -34,6 +35,11 @@ class EnginePart:
     def label(self) -> str:
         """The engine's name for people."""
         return self.introduction.label
+
+    @property
+    def made(self) -> str:
+        """How many steps it made, for people."""
+        return f"{self.steps_done} of {counted(self.steps_asked, 'step')} made"
 
     @property
     def over(self) -> bool:
@@ -62,11 +68,11 @@ class EnginePart:
 
     def complaint(self) -> str | None:
         """Why this part is not whole, in one sentence for people; None when nothing is known against it."""
-        if self.problem:
-            return f"{self.label}: {self.problem}"
-        if self.phase in ("cancelled", "failed", "refused"):
-            return f"{self.label}: {self.phase}: {self.reason or 'it did not say why'}"
-        return None
+        texts = list(self.problems)
+        # That it was cancelled needs no words where a problem was why.
+        if self.phase in ("failed", "refused") or (self.phase == "cancelled" and not texts):
+            texts.append(f"{self.phase}: {self.reason or 'it did not say why'}")
+        return f"{self.label}: {'; '.join(texts)}" if texts else None
 
     def as_dict(self) -> dict[str, Any]:
         """For JSON, as docs/formats.md has it."""
@@ -76,5 +82,5 @@ class EnginePart:
             "phase": self.phase,
             "steps_done": self.steps_done,
             "steps_asked": self.steps_asked,
-            "reason": self.problem or self.reason,
+            "reason": "; ".join(self.problems) or self.reason,
         }

@@ -5,9 +5,11 @@ from __future__ import annotations
 import asyncio
 from collections.abc import Iterable
 
+from .addresses import shown
 from .http_client import new_session
 from .messages import RecordingRequest
 from .traffic import send_completions
+from .wording import counted
 
 _DEFAULT_PROMPT = "Once upon a time there was an engine that"
 
@@ -42,4 +44,5 @@ class EngineTraffic:
                 session, url, asked, prompt, self._request.max_tokens, self._request.timeout_seconds
             )
         if result.failed:
-            self.failures.append(f"{result.failed} of {asked} requests to {url} failed: {'; '.join(result.reasons)}")
+            sent = f"{result.failed} of {counted(asked, 'request')} to {shown(url)}"
+            self.failures.append(f"{sent} failed: {'; '.join(result.reasons)}")

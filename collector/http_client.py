@@ -7,6 +7,8 @@ import os
 
 import aiohttp
 
+from .addresses import shown
+
 DEFAULT_TIMEOUT_S = 10.0
 
 
@@ -29,7 +31,7 @@ def why(error: BaseException) -> str:
         return "timed out"
     if isinstance(error, aiohttp.ClientConnectorError):
         number = error.os_error.errno
-        return os.strerror(number).lower() if number and number > 0 else str(error.os_error)
+        return os.strerror(number).lower() if number and number > 0 else error.os_error.strerror or str(error.os_error)
     if isinstance(error, aiohttp.ServerDisconnectedError):
         return "closed the connection without an answer"
-    return " ".join(str(error).split()) or type(error).__name__
+    return shown(" ".join(str(error).split())) or type(error).__name__

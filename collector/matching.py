@@ -9,6 +9,7 @@ from typing import Any
 from vime_otel.data.errors import VimeOtelError
 
 from .addresses import addresses_of, host_and_port, is_loopback
+from .refused import why_refused
 from .router import Worker
 
 
@@ -84,18 +85,34 @@ def match(
     return Matching(tuple(matches), tuple(each for each in recorders if each.engine not in taken))
 
 
-def likely_reason(worker: Worker, unmatched: Sequence[Recorder], collector_url: str) -> str:
-    """Why a worker has no recorder, in one line with the way out."""
-    port = host_and_port(worker.url)[1]
+def likely_reason(
+    worker: Worker,
+    unmatched: Sequence[Recorder],
+    collector_url: str,
+    refused: Collection[str] = (),
+    lookup: Callable[[str], Collection[str]] = addresses_of,
+) -> str:
+    """Why a worker has no recorder, in one line with the way out; `refused` are addresses without the right token."""
+    host, port = host_and_port(worker.url)
+    if refused:
+        return why_refused(refused, lookup(host))
+    if worker.trouble:
+        return f"nobody answers there ({worker.trouble}): is its engine up?"
     same_port = [recorder for recorder in unmatched if port in recorder.api_ports]
     if same_port:
         listed = ", ".join(sorted({address for each in same_port for address in each.addresses}))
         return f"a recorder with port {port} calls from other addresses ({listed}): name it with --worker"
     if worker.healthy is False:
-        return "the router finds the worker unhealthy: is its engine up?"
+        return "the worker is unhealthy: is its engine up?"
+    return no_recorder(collector_url)
+
+
+def no_recorder(collector_url: str) -> str:
+    """What may be missing where no recorder calls, in one line."""
     return (
         f"vime-otel not installed in the engine's environment, VIME_OTEL_COLLECTOR={collector_url} not set there"
-        " (under Ray: in env_vars of the runtime env), or vime_otel missing in VLLM_PLUGINS"
+        " (under Ray: in env_vars of the runtime env), vime_otel missing in VLLM_PLUGINS, or a bad setting:"
+        " the engine's log says why the recorder is off"
     )
 
 

@@ -10,13 +10,20 @@ from typing import Any, TypeVar
 from vime_otel.data.errors import VimeOtelError
 from vime_otel.data.recording import KINDS
 
+from .addresses import shown
+
 PROTOCOL = 1
 PHASES = ("idle", "armed", "recording", "exporting", "done", "cancelled", "failed", "refused")
+BUSY_PHASES = frozenset({"armed", "recording", "exporting"})
+MOST_STEPS = 1_000_000
+MOST_REQUESTS = 100_000
+MOST_TOKENS = 1_000_000
+MOST_SECONDS = 86_400
+MOST_TEXT = 4000
 _TIMINGS = ("sync", "host")
 _ID = re.compile(r"[0-9a-f]{16}")
 _MAX_INT = 2**53
 _MAX_LIST = 1000
-_MAX_TEXT = 4000
 _T = TypeVar("_T")
 
 
@@ -44,8 +51,8 @@ class _Fields:
 
     def text(self, key: str, default: str | None = None, *, may_be_empty: bool = False) -> str:
         value = self._body.get(key, default)
-        if not isinstance(value, str) or len(value) > _MAX_TEXT or not (value or may_be_empty):
-            raise self._wrong(key, f"a text of at most {_MAX_TEXT} characters", value)
+        if not isinstance(value, str) or len(value) > MOST_TEXT or not (value or may_be_empty):
+            raise self._wrong(key, f"a text of at most {MOST_TEXT} characters", value)
         return value
 
     def optional_text(self, key: str) -> str | None:
@@ -117,6 +124,11 @@ class Status:
     steps_done: int
     steps_asked: int
     reason: str | None
+
+    @property
+    def busy_with(self) -> str | None:
+        """The recording that it is at work on right now."""
+        return self.recording if self.phase in BUSY_PHASES else None
 
 
 @dataclass(frozen=True)
@@ -199,18 +211,18 @@ def read_recording_request(body: Any) -> RecordingRequest:
     workers = fields.list_of("workers", str, [])
     for url in (router, *workers):
         if url is not None and not url.startswith(("http://", "https://")):
-            raise Invalid(f"{url!r:.60} is not a URL such as http://127.0.0.1:3521")
+            raise Invalid(f"{shown(url)!r:.60} is not a URL such as http://127.0.0.1:3521")
     return RecordingRequest(
-        steps=fields.integer("steps", 1, default.steps, 1_000_000),
+        steps=fields.integer("steps", 1, default.steps, MOST_STEPS),
         kind=None if kind is None else fields.choice("kind", KINDS),
         timing=fields.choice("timing", _TIMINGS, default.timing),
         label=fields.optional_text("label"),
-        router=router.rstrip("/") if router else None,
-        workers=tuple(url.rstrip("/") for url in workers),
+        router=router,
+        workers=workers,
         limit=None if limit is None else fields.integer("limit", 1),
-        wait_seconds=fields.seconds("wait_seconds", default.wait_seconds, 86400),
-        timeout_seconds=fields.seconds("timeout_seconds", default.timeout_seconds, 86400),
-        requests=fields.integer("requests", 0, default.requests, 100_000),
+        wait_seconds=fields.seconds("wait_seconds", default.wait_seconds, MOST_SECONDS),
+        timeout_seconds=fields.seconds("timeout_seconds", default.timeout_seconds, MOST_SECONDS),
+        requests=fields.integer("requests", 0, default.requests, MOST_REQUESTS),
         prompt=fields.optional_text("prompt"),
-        max_tokens=fields.integer("max_tokens", 1, default.max_tokens, 1_000_000),
+        max_tokens=fields.integer("max_tokens", 1, default.max_tokens, MOST_TOKENS),
     )

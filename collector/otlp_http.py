@@ -8,7 +8,7 @@ from typing import Any
 
 from aiohttp import web
 from google.protobuf.message import DecodeError
-from google.rpc.code_pb2 import INVALID_ARGUMENT, RESOURCE_EXHAUSTED, UNAUTHENTICATED, UNAVAILABLE
+from google.rpc.code_pb2 import INVALID_ARGUMENT, PERMISSION_DENIED, RESOURCE_EXHAUSTED, UNAUTHENTICATED, UNAVAILABLE
 from google.rpc.status_pb2 import Status
 
 from . import otlp_json
@@ -23,6 +23,7 @@ _JSON = "application/json"
 _STATUS_CODES = {
     400: INVALID_ARGUMENT,
     401: UNAUTHENTICATED,
+    403: PERMISSION_DENIED,
     413: RESOURCE_EXHAUSTED,
     503: UNAVAILABLE,
 }

@@ -19,8 +19,10 @@ class Patience:
     """Where nobody says how many recorders to expect: no new one came for so long. They look for us every 2-3 s."""
     silent: float = 10.0
     """A recorder at work that was not heard for so long has vanished."""
-    exporting: float = 30.0
-    """Nothing arrived for so long while an engine is still sending."""
+    exporting: float = 300.0
+    """Nothing arrived for so long while an engine says that it is exporting: a busy machine takes minutes for it."""
+    disarming: float = 30.0
+    """The same while engines are yet to disarm, or when the recording was stopped."""
     late: float = 5.0
     """The same, when every engine has said that it has sent all: a gateway may hold some back."""
     forget: float = 60.0

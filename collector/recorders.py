@@ -8,13 +8,12 @@ from collections.abc import Callable
 from dataclasses import dataclass, field
 from typing import Any
 
-from .messages import Introduction, Poll, Status
+from .messages import BUSY_PHASES, Introduction, Poll, Status
+from .refused import RefusedPolls
 
 LONGEST_POLL_S = 60.0
 BUSY_POLL_S = 0.5
 """While a recorder works on a recording its polls return at least this often, as signs of life."""
-
-_BUSY = frozenset({"armed", "recording", "exporting"})
 
 
 @dataclass(frozen=True)
@@ -51,6 +50,7 @@ class Recorders:
         self._on_poll = on_poll
         self._forget_seconds = forget_seconds
         self._closing = False
+        self.refused = RefusedPolls(forget_seconds)
 
     async def poll(self, poll: Poll) -> Command | None:
         """Note what a recorder tells and wait for a command other than the one it has seen."""
@@ -61,7 +61,7 @@ class Recorders:
             self._known[poll.recorder.engine] = recorder
         recorder.introduction, recorder.status = poll.recorder, poll.status
         self._on_poll(poll)
-        longest = BUSY_POLL_S if poll.status.phase in _BUSY else LONGEST_POLL_S
+        longest = BUSY_POLL_S if poll.status.phase in BUSY_PHASES else LONGEST_POLL_S
         deadline = now + min(poll.wait_seconds, longest)
         recorder.open_polls += 1
         try:

@@ -13,7 +13,7 @@ from datetime import datetime, timezone
 from pathlib import Path
 from typing import Any
 
-from vime_otel.data import rundir, settings
+from vime_otel.data import rundir
 from vime_otel.data.errors import VimeOtelError
 
 from . import report
@@ -21,12 +21,15 @@ from .engine_part import EnginePart
 from .engine_traffic import EngineTraffic
 from .faults import log_fault
 from .intake import Intake, OpenRecording
+from .matching import no_recorder
 from .messages import Poll, RecordingRequest
 from .patience import Patience
 from .recorders import Command, Recorders
+from .refused import addresses_in, why_refused
 from .router import Worker
 from .selection import Selection, select
 from .sums import Sums
+from .wording import counted
 
 _log = logging.getLogger(__name__)
 
@@ -44,6 +47,8 @@ class Surroundings:
     list_workers: Callable[[RecordingRequest], Awaitable[list[Worker]]]
     claimed: Callable[[str], Mapping[str, str]]
     """Which engines are taken by others than the recording of this id, and by which recording."""
+    busy: Callable[[], Mapping[str, str]]
+    """Which engines are still at work on recordings that do not run here, and on which, for people."""
 
 
 class _NoRun(Exception):
@@ -134,17 +139,25 @@ class RecordingTask:
                     self._open.close()
             self._sums = Sums(self.id)  # a serving collector lives long; what was summed is on the disk
 
-    def look(self) -> Selection:
-        """Match workers and recorders as things stand. May resolve host names, so it may block."""
-        recorders = self._around.recorders.introductions(self._around.patience.silent)
-        claimed = self._around.claimed(self.id)
-        return select(self.request, self.workers, recorders, claimed, self._around.collector_url())
+    async def look(self, claimed: Mapping[str, str] | None = None) -> Selection:
+        """Match workers and recorders as things stand; `claimed` are the engines that others have."""
+        around = self._around
+        return await asyncio.to_thread(  # it may resolve host names
+            select,
+            self.request,
+            self.workers,
+            around.recorders.introductions(around.patience.silent),
+            around.claimed(self.id) if claimed is None else claimed,
+            around.collector_url(),
+            around.busy(),
+            addresses_in(around.recorders.refused.lately()),
+        )
 
     async def _wait_for_recorders(self) -> None:
         started = time.monotonic()
         next_list = started + self._around.patience.relist
         while True:
-            self.selection = await asyncio.to_thread(self.look)
+            self.selection = await self.look()
             self.message = self.selection.message
             now = time.monotonic()
             if self._stopped:
@@ -167,13 +180,14 @@ class RecordingTask:
         return time.monotonic() - newest >= self._around.patience.settle
 
     def _nobody(self) -> str:
-        waited = f"no recorder within {self.request.wait_seconds:g} s"
-        if self.selection.unmatched:
-            return "; ".join([waited, *(f"{each.url}: {each.reason}" for each in self.selection.unmatched)])
-        return (
-            f"{waited}: is vime-otel installed in the engines' environment, with"
-            f" {settings.COLLECTOR.name}={self._around.collector_url()} set there?"
-        )
+        waited = f"no engine to record within {self.request.wait_seconds:g} s"
+        reasons: dict[str, list[str]] = {}
+        for each in self.selection.unmatched:
+            reasons.setdefault(each.reason, []).append(each.url)
+        if reasons:
+            return "; ".join([waited, *(f"{', '.join(urls)}: {reason}" for reason, urls in reasons.items())])
+        refused = why_refused(addresses_in(self._around.recorders.refused.lately()))
+        return f"{waited}: {refused or no_recorder(self._around.collector_url())}"
 
     def _arm(self) -> None:
         self.parts = {
@@ -195,7 +209,7 @@ class RecordingTask:
                 "deadline_seconds": self.request.timeout_seconds,
             }
             self._around.recorders.send(part.engine, Command(part.arm_id, body))
-        self.state, self.message = "recording", f"{len(self.parts)} engines are told to record"
+        self.state, self.message = "recording", f"{counted(len(self.parts), 'engine')} told to record"
 
     async def _follow(self) -> None:
         """Until no engine has steps to make, or those that have are disarmed."""
@@ -207,7 +221,7 @@ class RecordingTask:
                 break
             if time.monotonic() > deadline:
                 for part in waiting:
-                    part.problem = self._timed_out(part)
+                    part.problems.append(self._timed_out(part))
                 break
             if self._traffic.failures:
                 self.message = self._traffic.failures[-1]
@@ -221,21 +235,23 @@ class RecordingTask:
         self._last_news = time.monotonic()
         while True:
             here = [part for part in self.parts.values() if not self._gone(part)]
-            sending = any(not part.over for part in here)
-            lacking = any(part.phase != "refused" and self._sums.missing(part.engine) for part in here)
-            if not sending and not lacking:
-                break
-            limit = patience.late if not sending or self._stopped else patience.exporting
+            if all(part.over for part in here):
+                limit = patience.late
+                if not any(part.phase != "refused" and self._sums.missing(part.engine) for part in here):
+                    break
+            elif any(part.phase == "exporting" for part in here) and not self._stopped:
+                limit = patience.exporting
+            else:
+                limit = patience.disarming
             if time.monotonic() - self._last_news > limit:
                 break
             await asyncio.sleep(patience.tick)
         for part in self.parts.values():
-            if part.problem is None and not part.over:
-                if self._gone(part):
-                    when = "before it took the command" if part.phase == "idle" else f"while {part.phase}"
-                    part.problem = f"it vanished {when} ({part.steps_done} of {part.steps_asked} steps made)"
-                else:
-                    part.problem = f"it is still {part.phase}, and nothing came from it any more"
+            if self._gone(part):
+                when = "before it took the command" if part.phase == "idle" else f"while {part.phase}"
+                part.problems.append(f"it vanished {when} ({part.made})")
+            elif not part.over:
+                part.problems.append(f"it is still {part.phase} ({part.made}), and nothing came for {limit:g} s")
 
     async def _write(self) -> None:
         self._around.intake.close(self.id)
@@ -281,11 +297,13 @@ class RecordingTask:
         within = f"within {self.request.timeout_seconds:g} s"
         if part.phase == "idle":
             return f"it did not take the command {within}: is the engine's main loop stuck?"
-        kind = f"{self.request.kind} " if self.request.kind else ""
-        return (
-            f"it made {part.steps_done} of {part.steps_asked} {kind}steps {within};"
-            " does it have requests? `--requests 4` sends some"
-        )
+        asked = self.request
+        noun = f"{asked.kind} step" if asked.kind else "step"
+        made = f"it made {part.steps_done} of {counted(part.steps_asked, noun)} {within}"
+        if not asked.requests:
+            return f"{made}; does it have requests? `--requests 4` sends some"
+        sent = f"{counted(asked.requests, 'request')} of {counted(asked.max_tokens, 'token')}"
+        return f"{made}, with {sent}: more --requests, more --max-tokens, fewer --steps or a longer --timeout help"
 
     def _cancel_engines(self) -> None:
         """Disarm whoever may still be recording, or would take the old command later."""

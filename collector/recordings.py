@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+import os
 from collections.abc import Callable
 from pathlib import Path
 
@@ -13,10 +14,9 @@ from .http_client import new_session
 from .intake import Intake
 from .messages import Poll, RecordingRequest
 from .patience import Patience
-from .recorders import Recorders
+from .recorders import Command, Recorders
 from .recording_task import RecordingTask, Surroundings
 from .router import Worker, find_workers
-from .selection import select
 
 
 class Conflict(VimeOtelError):
@@ -30,23 +30,38 @@ class Unknown(VimeOtelError):
 class Recordings:
     """All recordings of this collector's life, by id."""
 
-    def __init__(self, runs_root: Path, version: str, patience: Patience, collector_url: Callable[[], str]) -> None:
+    def __init__(
+        self,
+        runs_root: Path,
+        version: str,
+        patience: Patience,
+        collector_url: Callable[[], str],
+        asks_for_token: bool = False,
+    ) -> None:
         self.recorders = Recorders(self._heard, patience.forget)
         self.intake = Intake()
         self._recordings: dict[str, RecordingTask] = {}
         self._tasks: set[asyncio.Task[None]] = set()
         self._stopping = False
+        self._asks_for_token = asks_for_token
+        self._told_to_stop: dict[str, str] = {}
+        """Engine → recording that the engine was told to end, since it does not run here."""
         self._surroundings = Surroundings(
-            runs_root, version, patience, self.recorders, self.intake, collector_url, _list_workers, self._claimed
+            runs_root,
+            version,
+            patience,
+            self.recorders,
+            self.intake,
+            collector_url,
+            _list_workers,
+            self._claimed,
+            self._busy,
         )
 
     async def start(self, request: RecordingRequest) -> RecordingTask:
         """Begin a recording. Raises VimeOtelError where the router has no workers, Conflict for a busy engine."""
         recording = RecordingTask(self._surroundings, request, await _list_workers(request))
-        introductions = self.recorders.introductions(self._surroundings.patience.silent)
-        recording.selection = await asyncio.to_thread(
-            select, request, recording.workers, introductions, {}, self._surroundings.collector_url()
-        )
+        recording.selection = await recording.look({})
         recording.message = recording.selection.message
         if self._stopping:
             raise VimeOtelError("the collector is being stopped")
@@ -55,8 +70,8 @@ class Recordings:
             other = claimed.get(each.introduction.engine)
             if other:
                 raise Conflict(
-                    f"recording {other} runs on {each.introduction.label}; wait for its end,"
-                    f" or end it with DELETE /control/v1/recordings/{other}"
+                    f"recording {other} runs on {each.introduction.label}; wait for its end, or end it:"
+                    f" {self._end_command(other)}"
                 )
         self._recordings[recording.id] = recording
         task = asyncio.ensure_future(recording.run())
@@ -84,6 +99,36 @@ class Recordings:
         for recording in self._recordings.values():
             if not recording.over:
                 recording.heard(poll)
+        self._end_stray(poll)
+
+    def _end_stray(self, poll: Poll) -> None:
+        """Tell an engine to end what it records for nobody here, once for each recording."""
+        engine, stray = poll.recorder.engine, poll.status.busy_with
+        if stray and not self._runs(stray) and self._told_to_stop.get(engine) != stray:
+            self._told_to_stop[engine] = stray
+            command_id = os.urandom(8).hex()
+            body = {"id": command_id, "type": "cancel", "recording": stray}
+            self.recorders.send(engine, Command(command_id, body))
+
+    def _busy(self) -> dict[str, str]:
+        """Engines that are at work on recordings that do not run here, and on which, for people."""
+        busy = {each.introduction.engine: each.status.busy_with for each in self.recorders.alive()}
+        return {
+            engine: f"recording {stray}"
+            + (", which is over" if stray in self._recordings else " of a collector that is gone")
+            for engine, stray in busy.items()
+            if stray and not self._runs(stray)
+        }
+
+    def _runs(self, recording_id: str) -> bool:
+        recording = self._recordings.get(recording_id)
+        return recording is not None and not recording.over
+
+    def _end_command(self, recording_id: str) -> str:
+        """What a user can type to end a recording of ours."""
+        token = f' -H "Authorization: Bearer ${settings.TOKEN.name}"' if self._asks_for_token else ""
+        url = self._surroundings.collector_url()
+        return f"curl -X DELETE{token} {url}/control/v1/recordings/{recording_id}"
 
     def _claimed(self, besides: str) -> dict[str, str]:
         return {
@@ -96,5 +141,5 @@ async def _list_workers(request: RecordingRequest) -> list[Worker]:
     if not request.router and not request.workers:
         return []
     async with new_session() as session:
-        key = settings.get(settings.ROUTER_KEY) or None
+        key = settings.secret(settings.ROUTER_KEY) or None
         return await find_workers(session, request.router, request.workers, request.limit, key)

@@ -14,6 +14,7 @@ from .engine_part import EnginePart
 from .messages import RecordingRequest
 from .selection import Unmatched
 from .sums import Sums
+from .wording import counted
 
 
 def reasons(sums: Sums, parts: Sequence[EnginePart], unmatched: Sequence[Unmatched], notes: Sequence[str]) -> list[str]:
@@ -23,9 +24,11 @@ def reasons(sums: Sums, parts: Sequence[EnginePart], unmatched: Sequence[Unmatch
         texts += _engine_reasons(sums, part)
     if sums.mismatched:
         steps = len({(engine, index) for engine, _, index in sums.mismatched})
-        texts.append(f"the spans of {steps} steps do not add up to their totals (mismatched_steps names them)")
+        texts.append(
+            f"the spans of {counted(steps, 'step')} do not add up to their totals (mismatched_steps names them)"
+        )
     if sums.malformed:
-        texts.append(f"{sums.malformed} log events were malformed and are not in the totals")
+        texts.append(f"malformed and not in the totals: {counted(sums.malformed, 'log event')}")
     texts += [f"{each.url}: {each.reason}" for each in unmatched]
     return list(dict.fromkeys(texts))
 

@@ -12,10 +12,12 @@ import aiohttp
 
 from vime_otel.data.errors import UsageError, VimeOtelError
 
-from .addresses import host_and_port, is_loopback, is_this_machine, with_host
+from .addresses import host_and_port, is_loopback, is_this_machine, server_url, shown, with_host, worker_url
 from .http_client import why
 
 _NOT_FOUND = (404, 405)
+_AT_ONCE = 64
+_HEALTH_TIMEOUT = aiohttp.ClientTimeout(total=5.0)
 
 
 @dataclass(frozen=True)
@@ -26,6 +28,8 @@ class Worker:
     worker_type: str = "regular"
     healthy: bool | None = None
     model: str = ""
+    trouble: str = ""
+    """Why it can't be reached, where we tried."""
 
 
 async def find_workers(
@@ -38,7 +42,7 @@ async def find_workers(
     """The workers named by URL and those of the router, at most `limit`; raises VimeOtelError."""
     if not router_url and not worker_urls:
         raise UsageError("which engines? name the router with --router URL, or workers with --worker URL")
-    workers = [Worker(url) for url in worker_urls]
+    workers = [Worker(worker_url(url)) for url in worker_urls]
     if router_url:
         workers += await list_workers(session, router_url, api_key)
     return _distinct(workers)[:limit]
@@ -50,11 +54,12 @@ async def list_workers(session: aiohttp.ClientSession, router_url: str, api_key:
     Raises VimeOtelError when the router can't be reached, speaks another language or has no workers.
     """
     headers = {"Authorization": f"Bearer {api_key}"} if api_key else {}
+    called, router_url = server_url(router_url), shown(server_url(router_url))
     try:
-        status, body = await _get(session, f"{router_url}/workers", headers)
+        status, body = await _get(session, f"{called}/workers", headers)
         if status in _NOT_FOUND:
-            status, body = await _get(session, f"{router_url}/list_workers", headers)
-    except (aiohttp.ClientError, asyncio.TimeoutError, OSError) as error:
+            status, body = await _get(session, f"{called}/list_workers", headers)
+    except (aiohttp.ClientError, asyncio.TimeoutError, OSError, ValueError) as error:
         raise VimeOtelError(
             f"the router {router_url} can't be reached ({why(error)}); its port changes with every job:"
             " the training log names it after `Router launched at`"
@@ -110,7 +115,24 @@ def _worker(entry: dict[str, Any]) -> Worker:
 def _without_rank(url: str) -> str:
     """`http://h:1@0` is data-parallel rank 0 of the server `http://h:1`."""
     head, at, rank = url.rpartition("@")
-    return (head if at and rank.isdigit() else url).rstrip("/")
+    return worker_url(head if at and rank.isdigit() else url)
+
+
+async def ask_health(session: aiohttp.ClientSession, workers: Sequence[Worker]) -> list[Worker]:
+    """The workers, those of unknown health after a look at their /health."""
+    few = asyncio.Semaphore(_AT_ONCE)
+
+    async def ask(worker: Worker) -> Worker:
+        if worker.healthy is not None:
+            return worker
+        async with few:
+            try:
+                async with session.get(f"{worker.url}/health", timeout=_HEALTH_TIMEOUT) as response:
+                    return replace(worker, healthy=response.status == 200)
+            except (aiohttp.ClientError, asyncio.TimeoutError, OSError, ValueError) as error:
+                return replace(worker, healthy=False, trouble=why(error))
+
+    return list(await asyncio.gather(*(ask(worker) for worker in workers)))
 
 
 def _distinct(workers: Sequence[Worker]) -> list[Worker]:

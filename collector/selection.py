@@ -4,12 +4,17 @@ from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
+from types import MappingProxyType
 from typing import Any
 from urllib.parse import urlsplit
 
 from . import matching
+from .addresses import shown
 from .messages import Introduction, RecordingRequest
 from .router import Worker
+from .wording import counted
+
+_NONE: Mapping[str, str] = MappingProxyType({})
 
 
 @dataclass(frozen=True)
@@ -51,8 +56,8 @@ class Selection:
         """How far it is, for people."""
         if self.workers:
             have = self.workers - len(self.unmatched)
-            return f"{have} of {self.workers} workers {'has its' if have == 1 else 'have their'} recorder"
-        return f"{len(self.chosen)} recorders have called"
+            return f"{have} of {counted(self.workers, 'worker')} with a recorder"
+        return f"{counted(len(self.chosen), 'recorder')} called"
 
 
 def select(
@@ -61,14 +66,20 @@ def select(
     recorders: Sequence[Introduction],
     claimed: Mapping[str, str],
     collector_url: str,
+    busy: Mapping[str, str] = _NONE,
+    refused: Sequence[str] = (),
 ) -> Selection:
-    """Match workers with recorders; without workers all recorders are meant.
+    """Match workers with recorders; without workers all recorders are meant. May resolve names, so it may block.
 
-    `claimed` maps engines to the other recording that has them. May resolve host names, so it may block.
+    `claimed` maps engines to the other recording that has them, `busy` those that still have to end another one
+    to what it is; `refused` are the addresses of recorders without the right token.
     """
     if not workers:
-        free = [each for each in recorders if each.engine not in claimed]
-        return Selection(tuple(Chosen(each, _url_of(each)) for each in free[: request.limit]))
+        meant = [each for each in recorders if each.engine not in claimed][: request.limit]
+        return Selection(
+            tuple(Chosen(each, _url_of(each)) for each in meant if each.engine not in busy),
+            tuple(_busy(_url_of(each) or each.label, busy[each.engine]) for each in meant if each.engine in busy),
+        )
     known = {each.engine: each for each in recorders}
     found = matching.match(
         workers,
@@ -80,14 +91,21 @@ def select(
     for match in found.matches:
         url = match.worker.url
         free_engines = [each.engine for each in match.recorders if each.engine not in claimed]
-        chosen.update({engine: Chosen(known[engine], url) for engine in free_engines})
+        still_busy = [engine for engine in free_engines if engine in busy]
+        chosen.update({engine: Chosen(known[engine], url) for engine in free_engines if engine not in busy})
         if not match.recorders:
-            reason = matching.likely_reason(match.worker, found.unmatched, collector_url)
-            unmatched.append(Unmatched(url, reason, awaited=match.worker.healthy is not False))
+            reason = matching.likely_reason(match.worker, found.unmatched, collector_url, refused)
+            unmatched.append(Unmatched(shown(url), reason, awaited=match.worker.healthy is not False))
+        elif still_busy:
+            unmatched.append(_busy(shown(url), busy[still_busy[0]]))
         elif not free_engines:
             other = claimed[match.recorders[0].engine]
-            unmatched.append(Unmatched(url, f"recording {other} runs on its engine", awaited=False))
+            unmatched.append(Unmatched(shown(url), f"recording {other} runs on its engine", awaited=False))
     return Selection(tuple(chosen.values()), tuple(unmatched), len(workers))
+
+
+def _busy(url: str, what: str) -> Unmatched:
+    return Unmatched(url, f"still busy with {what}; it was told to stop", awaited=True)
 
 
 def _url_of(recorder: Introduction) -> str:

@@ -16,11 +16,12 @@ from vime_otel.data import settings
 from vime_otel.data.errors import UsageError, VimeOtelError
 
 from . import control, otlp_grpc, otlp_http
-from .addresses import is_loopback
+from .addresses import is_loopback, names_loopback
 from .auth import Token
 from .faults import log_fault
 from .patience import Patience
 from .recordings import Recordings
+from .refused import RefusedPolls
 
 _log = logging.getLogger(__name__)
 # What is no HTTP at all gets its 400; a traceback of each in the log helps nobody.
@@ -56,7 +57,9 @@ class Collector:
         self.http_port = config.http_port
         self.grpc_port = config.grpc_port
         self._token = Token(config.token)
-        self._recordings = Recordings(config.runs_root.absolute(), config.version, config.patience, lambda: self.url)
+        self._recordings = Recordings(
+            config.runs_root.absolute(), config.version, config.patience, lambda: self.url, bool(config.token)
+        )
         self._runner: web.AppRunner | None = None
         self._grpc: Any = None
 
@@ -117,7 +120,8 @@ class Collector:
             ) from error
 
     async def _start_http(self) -> None:
-        app = web.Application(middlewares=[_guard(self._token)])
+        loopback_only = is_loopback(self.config.http_host)
+        app = web.Application(middlewares=[_guard(self._token, loopback_only, self._recordings.recorders.refused)])
         otlp_http.add_routes(app, self._recordings.intake)
         control.add_routes(app, self._recordings)
         runner = web.AppRunner(
@@ -148,14 +152,21 @@ class Collector:
         await self._grpc.start()
 
 
-def _guard(token: Token) -> Any:
-    """Ask for the token, and give every error the body that its route's clients read."""
+def _guard(token: Token, loopback_only: bool, refused: RefusedPolls) -> Any:
+    """Ask for the token, and give every error the body that its route's clients read.
+
+    `loopback_only` refuses other names in Host: a browser's page could reach us under a name of its own.
+    """
 
     @web.middleware
     async def guard(
         request: web.Request, handler: Callable[[web.Request], Awaitable[web.StreamResponse]]
     ) -> web.StreamResponse:
+        if loopback_only and not names_loopback(request.headers.get("Host", "localhost")):
+            return _error(request, 403, "this collector listens on loopback: call it 127.0.0.1 or localhost")
         if not token.admits(request.headers.get("Authorization")):
+            if request.path == control.POLL:
+                refused.note(request.remote or "?")
             return _error(request, 401, token.refusal)
         try:
             return await handler(request)

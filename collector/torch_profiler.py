@@ -12,6 +12,7 @@ from typing import Any, Literal
 
 import aiohttp
 
+from .addresses import shown
 from .http_client import why
 
 Action = Literal["start", "stop"]
@@ -36,10 +37,13 @@ class Outcome:
 
 def judge(url: str, action: Action, status: int, body: str) -> Outcome:
     """What a worker's answer means."""
+    url = shown(url)
     if status == 200:
         return Outcome(url, _DONE[action], True)
     if status == 409:
-        return Outcome(url, "busy", False, "a profile is running already; end it with `vime-otel profile stop`")
+        return Outcome(
+            url, "busy", False, f"a profile is running already; end it with `vime-otel profile stop --worker {url}`"
+        )
     if status in (404, 405):
         return Outcome(
             url,
@@ -66,9 +70,9 @@ async def _ask(session: aiohttp.ClientSession, action: Action, url: str, timeout
         async with session.post(f"{url}/{action}_profile", timeout=timeout) as response:
             return judge(url, action, response.status, await response.text(errors="replace"))
     except asyncio.TimeoutError:
-        return Outcome(url, "timed out", False, f"no answer within {timeout_s:g} s; {_AFTER_TIMEOUT[action]}")
-    except (aiohttp.ClientError, OSError) as error:
-        return Outcome(url, "unreachable", False, f"{why(error)}; is the engine up?")
+        return Outcome(shown(url), "timed out", False, f"no answer within {timeout_s:g} s; {_AFTER_TIMEOUT[action]}")
+    except (aiohttp.ClientError, OSError, ValueError) as error:
+        return Outcome(shown(url), "unreachable", False, f"{why(error)}; is the engine up?")
 
 
 _AFTER_TIMEOUT = {

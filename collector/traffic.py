@@ -7,6 +7,7 @@ from dataclasses import dataclass
 
 import aiohttp
 
+from .addresses import shown
 from .http_client import why
 
 _TIMEOUT_S = 300.0
@@ -51,7 +52,7 @@ async def send_completions(
         LookupError,
         TypeError,
     ) as error:
-        return TrafficResult(0, count, (f"{worker_url}/v1/models: {why(error)}",))
+        return TrafficResult(0, count, (f"{shown(worker_url)}/v1/models: {why(error)}",))
 
     async def complete(number: int) -> str | None:
         body = {
@@ -66,7 +67,7 @@ async def send_completions(
                 await _require_200(response)
                 await response.read()
         except (aiohttp.ClientError, _Refused, asyncio.TimeoutError, OSError) as error:
-            return f"{worker_url}/v1/completions: {why(error)}"
+            return f"{shown(worker_url)}/v1/completions: {why(error)}"
         return None
 
     answers = await asyncio.gather(*(complete(number) for number in range(1, count + 1)))

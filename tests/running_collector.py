@@ -15,7 +15,9 @@ import requests
 from collector.patience import Patience
 from collector.server import Collector, CollectorConfig
 
-QUICK = Patience(tick=0.01, look=0.05, relist=0.1, settle=0.0, silent=5.0, exporting=10.0, late=1.0, forget=10.0)
+QUICK = Patience(
+    tick=0.01, look=0.05, relist=0.1, settle=0.0, silent=5.0, exporting=10.0, disarming=5.0, late=1.0, forget=10.0
+)
 
 
 def config(runs_root: Path, **changes: Any) -> CollectorConfig:

@@ -8,6 +8,7 @@ from __future__ import annotations
 
 import itertools
 import threading
+import time
 from collections.abc import Iterator
 from dataclasses import dataclass, replace
 from typing import Any
@@ -24,6 +25,28 @@ BASE_UNIX_NANO = 1_764_460_800_000_000_000
 STEP_NS = 10_000_000
 OVERLAP_NS = 123_456
 """By so much a step's interval is shorter than the step itself."""
+
+POLL: dict[str, Any] = {
+    "protocol": 1,
+    "recorder": {
+        "engine": "00000000000000a1",
+        "label": "127.0.0.1:8001/0",
+        "addresses": sorted(addresses_of("127.0.0.1")),
+        "host": "node7",
+        "pid": 4711,
+        "api_ports": [8001],
+        "model": "m",
+        "dp_rank": 0,
+        "ranks": 1,
+        "vllm_version": "0.32.0",
+        "vime_otel_version": "0.1.0",
+        "execution": "eager",
+    },
+    "status": {"phase": "idle", "recording": None, "steps_done": 0, "steps_asked": 0, "reason": None},
+    "seen": None,
+    "wait_seconds": 0,
+}
+"""A poll as any recorder sends it."""
 
 # (frame, start, end) with the children below, in nanoseconds of the step.
 Tree = tuple[str, int, int, "list[Tree]"]
@@ -77,6 +100,10 @@ class Behaviour:
     closing_event: bool = True
     silent_once_armed: bool = False
     refuses: str | None = None
+    busy_with: str | None = None
+    """The recording of another collector that it is still at work on; it makes no steps of it."""
+    exporting_seconds: float = 0.0
+    """So long it exports before it sends anything."""
     reasons: tuple[str, ...] = ()
 
 
@@ -222,7 +249,10 @@ class SimulatedRecorder(threading.Thread):
         self._status: dict[str, Any] = {
             "phase": "idle", "recording": None, "steps_done": 0, "steps_asked": 0, "reason": None,
         }  # fmt: skip
+        if self.behaviour.busy_with:
+            self._status |= {"phase": "recording", "recording": self.behaviour.busy_with, "steps_asked": 20}
         self._command: dict[str, Any] = {}
+        self._sends_at = 0.0
         self._steps: list[Step] = []
 
     def __enter__(self) -> SimulatedRecorder:
@@ -289,17 +319,20 @@ class SimulatedRecorder(threading.Thread):
     def _advance(self) -> None:
         """One step on: armed → recording, one step each time → exporting → done."""
         if self.phase == "exporting":
+            if time.monotonic() < self._sends_at:
+                return
             self._send_all()
             self._status |= {"phase": "done"}
         elif self.phase in ("armed", "recording"):
             most = self.behaviour.most_steps
-            if most is not None and len(self._steps) >= most:
+            if (most is not None and len(self._steps) >= most) or not self._command:
                 return
             recording, index = self._status["recording"], len(self._steps)
             step = make_step(recording, self.engine, index, self.behaviour.ranks, self.behaviour.totals_off_by_ns)
             self._steps.append(step)
             counted = sum(self._command["kind"] in (None, step.row.kind) for step in self._steps)
             phase = "exporting" if counted >= self._command["steps"] else "recording"
+            self._sends_at = time.monotonic() + self.behaviour.exporting_seconds
             self._status |= {"phase": phase, "steps_done": counted}
 
     def _send_all(self) -> None:

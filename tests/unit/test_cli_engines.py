@@ -84,7 +84,9 @@ def test_workers_shows_who_has_a_recorder(capsys: pytest.CaptureFixture[str], mo
     with serving_in_thread(routes, {"GET /control/v1/recorders": recorders}) as (router, collector):
         args = ["workers", "--router", router, "--collector", collector]
         assert main(args) == 0
-        assert "asks for a token; set VIME_OTEL_TOKEN" in capsys.readouterr().out
+        text = capsys.readouterr().out
+        assert "asks for a token; set VIME_OTEL_TOKEN" in text
+        assert "next:" not in text
 
         monkeypatch.setenv("VIME_OTEL_TOKEN", "secret")
         assert main(args) == 0
@@ -92,6 +94,10 @@ def test_workers_shows_who_has_a_recorder(capsys: pytest.CaptureFixture[str], mo
         assert f"127.0.0.1:{port}/0 (idle)" in text
         assert f"VIME_OTEL_COLLECTOR={collector} not set there" in text
         assert "recorder 10.9.9.9:1/0 (ports 1) belongs to none" in text
+        assert text.endswith(f"next: vime-otel collect --router {router} --collector {collector}\n")
+        assert main([*args, "--limit", "1"]) == 0
+        text = capsys.readouterr().out
+        assert f"next: vime-otel collect --router {router} --limit 1 --collector {collector}\n" in text
 
         assert main([*args, "--json"]) == 0
         content = json.loads(capsys.readouterr().out)
@@ -109,3 +115,33 @@ def test_workers_without_a_collector(
     text = capsys.readouterr().out
     assert "recorders unknown: " in text
     assert ("vime-otel serve" in text) == (collector_routes is None)
+    # Where nobody listens collect can do it itself, at the place that was asked.
+    place = f"--http {url.removeprefix('http://')}"
+    assert (f"next: vime-otel collect --router {router} {place}\n" in text) == (collector_routes is None)
+
+
+def test_the_health_of_named_workers_is_asked_for(capsys: pytest.CaptureFixture[str]) -> None:
+    nobody = closed_port_url()
+    with serving_in_thread({"GET /health": answer()}, {"GET /health": answer(503)}) as (well, ill):
+        args = ["workers", "--worker", well, "--worker", f"{well}/v1/", "--worker", ill, "--worker", nobody, "--json"]
+        assert main(args) == 0
+        listed = json.loads(capsys.readouterr().out)["workers"]
+        assert [(each["url"], each["healthy"]) for each in listed] == [(well, True), (ill, False), (nobody, False)]
+    assert main(["workers", "--worker", nobody]) == 1
+    assert "unreachable (connection refused)" in capsys.readouterr().out
+
+
+def test_passwords_in_urls_are_not_shown(capsys: pytest.CaptureFixture[str]) -> None:
+    url = closed_port_url().replace("://", "://me:pw@")
+    main(["workers", "--worker", url, "--collector", url])
+    main(["workers", "--router", url])
+    main(["profile", "start", "--worker", url])
+    captured = capsys.readouterr()
+    assert "pw" not in captured.out + captured.err
+
+
+def test_refused_recorders_explain_a_missing_one(capsys: pytest.CaptureFixture[str]) -> None:
+    listed = {"recorders": [], "refused": [{"address": "10.0.0.7", "count": 3, "last_seen_seconds": 0.5}]}
+    with serving_in_thread({"GET /control/v1/recorders": answer(body=listed)}) as (collector,):
+        main(["workers", "--worker", closed_port_url(), "--collector", collector])
+    assert "none: recorders call from 10.0.0.7 with a missing or wrong token" in capsys.readouterr().out

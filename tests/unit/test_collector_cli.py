@@ -16,7 +16,7 @@ from contextlib import contextmanager
 from pathlib import Path
 
 import pytest
-from running_collector import ControlClient, until
+from running_collector import ControlClient, config, running, until
 from simulated_recorder import Behaviour, SimulatedRecorder
 from standins import answer, closed_port_url, serving_in_thread
 
@@ -124,7 +124,8 @@ def test_collect_without_a_recorder_makes_no_run(tmp_path: Path) -> None:
     status, out, err = run(tmp_path, *collect_args(port, *workers_args(WORKERS[:1]), "--wait", "0.2"))
     assert (status, out) == (1, "")
     last = err.splitlines()[-1]
-    assert last.startswith(f"error: no recorder within 0.2 s; {WORKERS[0]}: ")
+    assert last.startswith(f"error: no engine to record within 0.2 s; {WORKERS[0]}: ")
+    assert err.count(f"VIME_OTEL_COLLECTOR=http://127.0.0.1:{port}") == 1
     assert f"VIME_OTEL_COLLECTOR=http://127.0.0.1:{port}" in last
     assert list((tmp_path / "runs").iterdir()) == []
 
@@ -147,13 +148,27 @@ def test_bad_calls_end_with_one_line_and_the_right_status(
             (collect_args(0, "--router", nobody), 1, f"the router {nobody} can't be reached"),
             (collect_args(0, "--router", empty_router), 1, "has no workers yet"),
             (collect_args(0, "--out", "file/runs"), 1, "name another folder with --out DIR"),
-            (["collect", "--collector", nobody], 1, "start one with `vime-otel serve`"),
+            (["collect", "--collector", nobody], 1, "start one with `vime-otel serve --http 127.0.0.1:"),
             (["collect", "--collector", nobody, "--insecure"], 2, "--insecure is for collect's own collector"),
             (["collect", "--http", "0.0.0.0:0", "--grpc", "127.0.0.1:0"], 2, "or say --insecure"),
             (["serve", "--http", "nonsense"], 2, "is not HOST:PORT"),
             (["serve", "--grpc", "127.0.0.1:70000"], 2, "is not HOST:PORT"),
             (["collect", "--kind", "idle"], 2, "--kind"),
             (["collect", "--router", "ftp://x"], 2, "is not a URL"),
+            (["collect", "--router", "ftp://me:pw@x"], 2, "'ftp://x' is not a URL"),
+            (["collect", "--router", "http://[::1"], 2, "is not a URL"),
+            (["collect", "--steps", "99999999999999999999"], 2, "--steps"),
+            (["collect", "--max-tokens", "99999999999999999999"], 2, "--max-tokens"),
+            (["collect", "--requests", "99999999999999999999"], 2, "--requests"),
+            (["collect", "--limit", "99999999999999999999"], 2, "--limit"),
+            (["collect", "--wait", "nan"], 2, "--wait"),
+            (["collect", "--wait", "inf"], 2, "--wait"),
+            (["collect", "--timeout", "nan"], 2, "--timeout"),
+            (["collect", "--label", "\udcff"], 2, "--label"),
+            (["collect", "--prompt", ""], 2, "--prompt"),
+            (["collect", "--out", ""], 2, "--out"),
+            (["serve", "--out", " "], 2, "--out"),
+            (["demo", "--runs", ""], 2, "--runs"),
         ]
         for args, wanted, message in cases:
             status = main(args)
@@ -163,14 +178,105 @@ def test_bad_calls_end_with_one_line_and_the_right_status(
             assert len(err.splitlines()) == 1, err
 
 
-def test_ctrl_c_disarms_and_keeps_what_came(tmp_path: Path) -> None:
+@pytest.mark.parametrize("name", ["VIME_OTEL_TOKEN", "VIME_OTEL_ROUTER_KEY"])
+@pytest.mark.parametrize("value", ["a\nb", "\x07", "schlüssel"])
+def test_a_token_that_no_header_can_carry_is_wrong_usage(
+    monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str], name: str, value: str
+) -> None:
+    monkeypatch.setenv(name, value)
+    nobody = closed_port_url()
+    calls = [["workers", "--router", nobody], ["profile", "start", "--router", nobody]]
+    if name == "VIME_OTEL_TOKEN":
+        calls = [["collect", "--collector", nobody], collect_args(0), ["serve"]]
+    for args in calls:
+        assert main(args) == 2
+        assert f"{name} holds characters" in capsys.readouterr().err
+
+
+def test_failures_with_json_are_json_too(tmp_path: Path) -> None:
+    calls = [
+        (collect_args(0, "--wait", "0"), 1),
+        (["collect", "--collector", closed_port_url()], 1),
+        (["collect", "--steps", "x"], 2),
+        (["workers", "--router", closed_port_url()], 1),
+    ]
+    for args, wanted in calls:
+        status, out, err = run(tmp_path, *args, "--json")
+        told = json.loads(out)
+        assert (status, err.splitlines()[-1]) == (wanted, f"error: {told['error']['message']}")
+        assert ("id" in told) == ("--wait" in args)  # what is known of a recording stands there, too
+
+
+def test_reasons_are_said_once(tmp_path: Path) -> None:
+    port = free_port()
+    status, _, err = run(tmp_path, *collect_args(port, *workers_args(WORKERS), "--wait", "6"))
+    assert status == 1
+    assert err.count("not installed in the engine's environment") == 1
+    last = err.splitlines()[-1]
+    assert last == f"error: no engine to record within 6 s; {', '.join(WORKERS)}: why is said above"
+
+
+def test_ssh_that_drops_disarms_and_keeps_what_came(tmp_path: Path) -> None:
+    port = free_port()
+    controller, terminal = pty.openpty()
+    with SimulatedRecorder(f"http://127.0.0.1:{port}", ENGINES[0], 8001, Behaviour(most_steps=3)) as engine:
+        args = [sys.executable, "-m", "vime_otel", *collect_args(port, *workers_args(WORKERS[:1]))]
+        env = os.environ | {"PYTHONPATH": str(REPOSITORY), "TERM": "xterm"}
+        process = subprocess.Popen(args, cwd=tmp_path, env=env, stdin=terminal, stdout=terminal, stderr=terminal)
+        os.close(terminal)
+        until(lambda: engine.phase == "recording")
+        os.close(controller)
+        process.send_signal(signal.SIGHUP)
+        process.send_signal(signal.SIGHUP)  # the shell's, and the kernel's
+        process.wait(60)
+        assert engine.phase == "cancelled"
+    (found,) = list_runs(tmp_path / "runs")
+    assert found.header["reasons"][0] == "the recording was cancelled"
+
+
+def test_under_nohup_a_closed_terminal_ends_nothing(tmp_path: Path) -> None:
+    before = signal.signal(signal.SIGHUP, signal.SIG_IGN)  # the child's, too
+    try:
+        port = free_port()
+        with (
+            SimulatedRecorder(f"http://127.0.0.1:{port}", ENGINES[0], 8001, Behaviour(most_steps=3)) as engine,
+            command(tmp_path, *collect_args(port, *workers_args(WORKERS[:1]))) as process,
+        ):
+            until(lambda: engine.phase == "recording")
+            process.send_signal(signal.SIGHUP)
+            with pytest.raises(subprocess.TimeoutExpired):
+                process.wait(1)
+            assert engine.phase == "recording"
+            process.send_signal(signal.SIGTERM)
+            process.communicate(timeout=60)
+            assert engine.phase == "cancelled"
+    finally:
+        signal.signal(signal.SIGHUP, before)
+
+
+def test_a_hang_up_of_the_client_disarms_through_the_serving_collector(tmp_path: Path) -> None:
+    with running(config(tmp_path / "runs")) as collector:
+        args = ["collect", "--collector", collector.url, *workers_args(WORKERS[:1])]
+        with (
+            SimulatedRecorder(collector.url, ENGINES[0], 8001, Behaviour(most_steps=3)) as engine,
+            command(tmp_path, *args) as process,
+        ):
+            until(lambda: engine.phase == "recording")
+            process.stderr.close()  # type: ignore[union-attr]
+            process.send_signal(signal.SIGHUP)
+            assert process.wait(60) == 130
+            assert engine.phase == "cancelled"
+
+
+@pytest.mark.parametrize("number", [signal.SIGINT, signal.SIGTERM, signal.SIGHUP])
+def test_signals_disarm_and_keep_what_came(tmp_path: Path, number: signal.Signals) -> None:
     port = free_port()
     with (
         SimulatedRecorder(f"http://127.0.0.1:{port}", ENGINES[0], 8001, Behaviour(most_steps=3)) as engine,
         command(tmp_path, *collect_args(port, *workers_args(WORKERS[:1]))) as process,
     ):
         until(lambda: engine.phase == "recording")
-        process.send_signal(signal.SIGINT)
+        process.send_signal(number)
         out, err = process.communicate(timeout=60)
         assert engine.phase == "cancelled"
     assert process.returncode == 130
@@ -186,14 +292,15 @@ def test_ctrl_c_while_waiting_for_recorders(tmp_path: Path) -> None:
     port = free_port()
     with command(tmp_path, *collect_args(port, *workers_args(WORKERS))) as process:
         assert process.stderr is not None
-        assert "0 of 2 workers" in process.stderr.readline()
+        assert "0 of 2 workers with a recorder" in process.stderr.readline()
         process.send_signal(signal.SIGINT)
         _, err = process.communicate(timeout=60)
     assert process.returncode == 130
-    assert "interrupted" in err
+    assert err.splitlines()[-1] == "interrupted; nothing was armed"
+    assert "disarm" not in err
 
 
-@pytest.mark.parametrize(("number", "status"), [(signal.SIGTERM, 0), (signal.SIGINT, 130)])
+@pytest.mark.parametrize(("number", "status"), [(signal.SIGTERM, 0), (signal.SIGHUP, 0), (signal.SIGINT, 130)])
 def test_serve_serves_until_it_is_told_to_stop(tmp_path: Path, number: int, status: int) -> None:
     token = "a token of these tests"
     serve_args = ["serve", "--http", "127.0.0.1:0", "--grpc", "127.0.0.1:0", "--out", "runs"]

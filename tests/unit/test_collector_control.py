@@ -13,28 +13,7 @@ from typing import Any
 import pytest
 import requests
 from running_collector import QUICK, ControlClient, RunningCollector, config, running, until
-from simulated_recorder import Behaviour, SimulatedRecorder
-
-POLL: dict[str, Any] = {
-    "protocol": 1,
-    "recorder": {
-        "engine": "00000000000000a1",
-        "label": "127.0.0.1:8001/0",
-        "addresses": ["127.0.0.1"],
-        "host": "node7",
-        "pid": 4711,
-        "api_ports": [8001],
-        "model": "m",
-        "dp_rank": 0,
-        "ranks": 1,
-        "vllm_version": "0.32.0",
-        "vime_otel_version": "0.1.0",
-        "execution": "eager",
-    },
-    "status": {"phase": "idle", "recording": None, "steps_done": 0, "steps_asked": 0, "reason": None},
-    "seen": None,
-    "wait_seconds": 0,
-}
+from simulated_recorder import POLL, Behaviour, SimulatedRecorder
 
 
 @pytest.fixture

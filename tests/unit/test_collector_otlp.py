@@ -237,7 +237,7 @@ def test_malformed_events_are_rejected_and_told(
     partial = ExportLogsServiceResponse.FromString(answer.content).partial_success
     assert (partial.rejected_log_records, partial.error_message) == (1, "1 log records are malformed")
     reasons = finish(collector, recording).header["reasons"]
-    assert "1 log events were malformed and are not in the totals" in reasons
+    assert "malformed and not in the totals: 1 log event" in reasons
 
 
 @pytest.mark.parametrize("transport", ["grpc", "grpc-gzip", "http", "http-gzip"])

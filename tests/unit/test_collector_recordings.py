@@ -10,7 +10,7 @@ from typing import Any
 import pytest
 from aiohttp import web
 from running_collector import QUICK, ControlClient, config, running, until
-from simulated_recorder import Behaviour, SimulatedRecorder
+from simulated_recorder import POLL, Behaviour, SimulatedRecorder
 from standins import answer, closed_port_url, serving_in_thread
 
 from collector.replay import replay
@@ -144,7 +144,7 @@ def test_nobody_calls(tmp_path: Path) -> None:
         client = ControlClient(collector.url)
         ended = client.record(wait_seconds=0.1)
         assert (ended["state"], ended["run"], ended["complete"]) == ("failed", None, False)
-        assert ended["message"].startswith("no recorder within 0.1 s: is vime-otel installed")
+        assert ended["message"].startswith("no engine to record within 0.1 s: vime-otel not installed")
         assert f"VIME_OTEL_COLLECTOR={collector.url}" in ended["message"]
         ended = client.record(wait_seconds=0.1, workers=WORKERS)
         assert ended["state"] == "failed"
@@ -190,7 +190,7 @@ def test_an_unhealthy_worker_is_not_awaited(tmp_path: Path) -> None:
     ):
         ended = ControlClient(collector.url).record(steps=2, router=router, wait_seconds=3600)
     assert ended["complete"] is False
-    assert ended["reasons"] == [f"{WORKERS[1]}: the router finds the worker unhealthy: is its engine up?"]
+    assert ended["reasons"] == [f"{WORKERS[1]}: the worker is unhealthy: is its engine up?"]
 
 
 def test_delete_keeps_what_came(tmp_path: Path) -> None:
@@ -276,10 +276,140 @@ def test_one_engine_in_two_recordings_is_refused(tmp_path: Path) -> None:
         first = client.start(steps=5, workers=WORKERS[:1])
         status, error = client.call("POST", "/recordings", {"workers": WORKERS})
         assert status == 409
-        assert f"recording {first} runs on 127.0.0.1:8001/0" in error["error"]["message"]
+        assert error["error"]["message"] == (
+            f"recording {first} runs on 127.0.0.1:8001/0; wait for its end, or end it:"
+            f" curl -X DELETE {collector.url}/control/v1/recordings/{first}"
+        )
         assert client.record(steps=2, workers=WORKERS[1:])["complete"] is True  # another engine is free
         client.call("DELETE", f"/recordings/{first}")
         client.finish(first)
+
+
+def test_where_a_token_is_asked_for_the_command_that_ends_a_recording_shows_it(tmp_path: Path) -> None:
+    with (
+        running(config(tmp_path, token="secret")) as collector,
+        SimulatedRecorder(collector.url, ENGINES[0], 8001, Behaviour(most_steps=1), token="secret"),
+    ):
+        client = ControlClient(collector.url, "secret")
+        until(client.recorders)
+        first = client.start(steps=5)
+        until(lambda: client.show(first)["engines"])
+        message = client.call("POST", "/recordings", {})[1]["error"]["message"]
+        assert message.endswith(
+            'or end it: curl -X DELETE -H "Authorization: Bearer $VIME_OTEL_TOKEN"'
+            f" {collector.url}/control/v1/recordings/{first}"
+        )
+        client.call("DELETE", f"/recordings/{first}")
+        client.finish(first)
+
+
+GONE = "feedfacefeedface"
+BUSY = f"still busy with recording {GONE} of a collector that is gone; it was told to stop"
+
+
+@pytest.mark.parametrize("workers", [[], WORKERS[:1]])
+def test_an_engine_that_a_collector_left_busy_is_told_to_stop_and_awaited(tmp_path: Path, workers: list[str]) -> None:
+    with (
+        running(config(tmp_path)) as collector,
+        SimulatedRecorder(collector.url, ENGINES[0], 8001, Behaviour(busy_with=GONE)) as engine,
+    ):
+        ended = ControlClient(collector.url).record(steps=2, workers=workers)
+        assert [(each["type"], each["recording"]) for each in engine.commands] == [
+            ("cancel", GONE),
+            ("arm", ended["id"]),
+        ]
+    assert (ended["state"], ended["complete"]) == ("done", True)
+
+
+@pytest.mark.parametrize("workers", [[], WORKERS[:1]])
+def test_an_engine_that_stays_busy_is_named(tmp_path: Path, workers: list[str]) -> None:
+    poll = {**POLL, "status": {**POLL["status"], "phase": "exporting", "recording": GONE}}
+    with running(config(tmp_path)) as collector:
+        client = ControlClient(collector.url)
+        first = client.call("POST", "/recorders/poll", poll)[1]["command"]
+        assert (first["type"], first["recording"]) == ("cancel", GONE)
+        seen = poll | {"seen": first["id"]}
+        assert client.call("POST", "/recorders/poll", seen)[1]["command"] is None  # once
+        ended = client.record(wait_seconds=0.2, workers=workers)
+        assert ended["message"] == f"no engine to record within 0.2 s; http://127.0.0.1:8001: {BUSY}"
+        assert ended["unmatched_workers"] == [{"url": "http://127.0.0.1:8001", "reason": BUSY}]
+
+
+def test_engines_that_still_export_are_awaited(tmp_path: Path) -> None:
+    patient = config(tmp_path, patience=replace(QUICK, late=0.2, disarming=0.2, silent=2.0))
+    with (
+        running(patient) as collector,
+        SimulatedRecorder(collector.url, ENGINES[0], 8001, Behaviour(silent_once_armed=True)),
+        SimulatedRecorder(collector.url, ENGINES[1], 8002, Behaviour(exporting_seconds=4.0)),
+    ):
+        ended = ControlClient(collector.url).record(steps=3, workers=WORKERS)
+    assert ended["steps"] == {"decode": 2, "prefill": 1}
+    assert ended["reasons"] == ["127.0.0.1:8001/0: it vanished before it took the command (0 of 3 steps made)"]
+
+
+def test_every_problem_of_every_engine_is_told(tmp_path: Path) -> None:
+    impatient = config(tmp_path, patience=replace(QUICK, exporting=0.3, disarming=0.3))
+    status = {**POLL["status"], "steps_asked": 3}
+    with running(impatient) as collector:
+        client = ControlClient(collector.url)
+        client.call("POST", "/recorders/poll", POLL)
+        recording = client.start(steps=3, workers=WORKERS[:1], timeout_seconds=1)
+        command = until(lambda: client.call("POST", "/recorders/poll", POLL)[1]["command"])
+        status |= {"phase": "recording", "recording": recording, "steps_done": 1}
+        while (shown := client.show(recording))["state"] == "recording":
+            client.call("POST", "/recorders/poll", POLL | {"seen": command["id"], "status": status})
+        status |= {"phase": "exporting"}
+        while shown["state"] == "finishing":
+            client.call("POST", "/recorders/poll", POLL | {"seen": command["id"], "status": status})
+            shown = client.show(recording)
+    assert shown["message"] == (
+        "127.0.0.1:8001/0: it made 1 of 3 steps within 1 s; does it have requests? `--requests 4` sends some;"
+        " it is still exporting (1 of 3 steps made), and nothing came for 0.3 s"
+    )
+
+
+def test_refused_recorders_explain_a_missing_one(tmp_path: Path) -> None:
+    with running(config(tmp_path, token="secret")) as collector:
+        client = ControlClient(collector.url, "secret")
+        with SimulatedRecorder(collector.url, ENGINES[0], 8001, token="guess"):
+            (refused,) = until(lambda: client.call("GET", "/recorders")[1]["refused"])
+            assert (refused["address"], refused["count"] >= 1) == ("127.0.0.1", True)
+            for workers in ([], WORKERS[:1]):
+                assert (
+                    "recorders call from 127.0.0.1 with a missing or wrong token: VIME_OTEL_TOKEN must be the same"
+                    in client.record(wait_seconds=0.1, workers=workers)["message"]
+                )
+
+
+def test_users_who_gave_requests_are_told_what_helps(tmp_path: Path) -> None:
+    api = {"GET /v1/models": answer(body={"data": [{"id": "m"}]}), "POST /v1/completions": answer(body={})}
+    with (
+        serving_in_thread(api) as (url,),
+        running(config(tmp_path)) as collector,
+        SimulatedRecorder(collector.url, ENGINES[0], int(url.rpartition(":")[2]), Behaviour(most_steps=0)),
+    ):
+        ended = ControlClient(collector.url).record(workers=[url], requests=1, max_tokens=7, timeout_seconds=1, steps=1)
+    assert ended["message"].endswith(
+        "it made 0 of 1 step within 1 s, with 1 request of 7 tokens:"
+        " more --requests, more --max-tokens, fewer --steps or a longer --timeout help"
+    )
+
+
+def test_one_engine_spelt_in_three_ways_is_one_worker(tmp_path: Path) -> None:
+    spellings = ["http://127.0.0.1:8001/v1", "http://localhost:8001/", "http://LOCALHOST:8001/v1/"]
+    with running(config(tmp_path)) as collector:
+        ended = ControlClient(collector.url).record(wait_seconds=0, workers=spellings)
+    assert [each["url"] for each in ended["unmatched_workers"]] == ["http://127.0.0.1:8001"]
+
+
+def test_passwords_in_urls_are_not_shown(tmp_path: Path) -> None:
+    with running(config(tmp_path)) as collector:
+        client = ControlClient(collector.url)
+        ended = client.record(wait_seconds=0, workers=["http://me:pw@127.0.0.1:8001"])
+        assert [each["url"] for each in ended["unmatched_workers"]] == ["http://127.0.0.1:8001"]
+        place = closed_port_url().removeprefix("http://")
+        error = client.call("POST", "/recordings", {"router": f"http://me:pw@{place}"})[1]
+        assert f"the router http://{place} can't be reached" in error["error"]["message"]
 
 
 def test_idle_engines_get_completions_at_their_own_url(tmp_path: Path) -> None:

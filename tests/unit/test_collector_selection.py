@@ -46,13 +46,14 @@ def test_all_recorders_are_meant_where_no_worker_is_named() -> None:
 def test_workers_are_awaited_until_each_has_a_recorder() -> None:
     selection = select(RecordingRequest(), WORKERS, [FIRST], {}, URL)
     assert not selection.whole
-    assert selection.message == "1 of 2 workers has its recorder"
+    assert selection.message == "1 of 2 workers with a recorder"
     (unmatched,) = selection.unmatched
     assert unmatched.url == WORKERS[1].url
     assert f"VIME_OTEL_COLLECTOR={URL}" in unmatched.reason
     selection = select(RecordingRequest(), WORKERS, [FIRST, SECOND], {}, URL)
     assert selection.whole
-    assert selection.message == "2 of 2 workers have their recorder"
+    assert selection.message == "2 of 2 workers with a recorder"
+    assert select(RecordingRequest(), WORKERS[:1], [], {}, URL).message == "0 of 1 worker with a recorder"
 
 
 def test_every_data_parallel_rank_of_a_worker_is_chosen() -> None:
@@ -102,6 +103,18 @@ def test_a_recorder_that_went_on_to_idle_is_over(reason: str | None, phase: str)
     engine.update(RECORDING, status("armed"), "arm")
     engine.update(RECORDING, status("idle", reason=reason), "arm")
     assert (engine.over, engine.phase) == (True, phase)
+
+
+def test_all_that_is_known_against_a_part_is_told() -> None:
+    engine = part()
+    engine.update(RECORDING, status("recording", done=3), "arm")
+    engine.problems.append("too few steps")
+    engine.update(RECORDING, status("cancelled", reason="cancelled by the collector"), "arm")
+    assert engine.complaint() == "127.0.0.1:8001/0: too few steps"
+    engine = part()
+    engine.problems.append("too few steps")
+    engine.update(RECORDING, status("failed", reason="the disk is full"), "arm")
+    assert engine.complaint() == "127.0.0.1:8001/0: too few steps; failed: the disk is full"
 
 
 def test_a_refusal_is_ours_where_it_answers_our_command() -> None:

@@ -16,6 +16,7 @@ from standins import answer, closed_port_url, serving
 
 from collector.client import Client
 from collector.messages import RecordingRequest
+from collector.refused import RefusedPolls
 from collector.server import Collector
 from vime_otel.data.errors import UsageError, VimeOtelError
 
@@ -39,7 +40,7 @@ def test_ports_are_told_and_free_again_afterwards(tmp_path: Path) -> None:
         assert 0 not in ports
         assert collector.url == f"http://127.0.0.1:{collector.http_port}"
         assert collector.grpc_address == f"127.0.0.1:{collector.grpc_port}"
-        assert requests.get(f"{collector.url}/control/v1/recorders", timeout=10).json() == {"recorders": []}
+        assert requests.get(f"{collector.url}/control/v1/recorders", timeout=10).json()["recorders"] == []
     for port in ports:
         with socket.socket() as probe:
             assert probe.connect_ex(("127.0.0.1", port)) != 0
@@ -125,10 +126,50 @@ def test_the_token_opens_every_door_and_nothing_else_does(tmp_path: Path) -> Non
             assert ControlClient(collector.url, TOKEN).record(steps=2)["complete"] is True
 
 
+@pytest.mark.parametrize(
+    ("host", "status"),
+    [
+        ("127.0.0.1", 200), ("localhost:1", 200), ("LOCALHOST", 200), ("[::1]:4318", 200), ("127.9.9.9", 200),
+        ("evil.example:4318", 403), ("127.0.0.1.evil.example", 403), ("10.0.0.1", 403), ("", 403), ("[", 403),
+    ],
+)  # fmt: skip
+def test_on_loopback_only_loopback_names_reach_it(tmp_path: Path, host: str, status: int) -> None:
+    with running(config(tmp_path)) as collector:
+        for path in ("/control/v1/recorders", "/v1/traces"):
+            method, wanted = ("GET", status) if "control" in path else ("POST", status)
+            answered = requests.request(
+                method, f"{collector.url}{path}", headers={"Host": host, "Content-Type": "application/json"},
+                data=b"{}", timeout=10,
+            )  # fmt: skip
+            assert answered.status_code == wanted
+            assert status == 200 or "loopback" in answered.text
+
+
+def test_beyond_loopback_any_name_will_do(tmp_path: Path) -> None:
+    with running(config(tmp_path, http_host="0.0.0.0", token=TOKEN)) as collector:
+        headers = {"Host": "node7.example", "Authorization": f"Bearer {TOKEN}"}
+        url = f"{collector.collector.local_url}/control/v1/recorders"
+        assert requests.get(url, headers=headers, timeout=10).status_code == 200
+
+
+def test_refused_polls_are_remembered_within_bounds() -> None:
+    refused = RefusedPolls(60)
+    for number in range(1000):
+        refused.note(f"10.0.{number // 250}.{number % 250}")
+    refused.note("10.0.3.249")
+    listed = refused.lately()
+    assert len(listed) == 64
+    assert (listed[-1]["address"], listed[-1]["count"]) == ("10.0.3.249", 2)
+    assert RefusedPolls(0).lately() == []
+    forgetful = RefusedPolls(-1)
+    forgetful.note("10.0.0.1")
+    assert forgetful.lately() == []
+
+
 def test_the_client_asks_and_tells(tmp_path: Path) -> None:
     async def follow(url: str) -> None:
         async with Client(url, TOKEN) as client:
-            assert await client.recorders() == []
+            assert await client.recorders() == {"recorders": [], "refused": []}
             recording = await client.start(RecordingRequest(workers=("http://127.0.0.1:1",)))
             assert (await client.show(recording["id"]))["state"] == "waiting"
             assert (await client.stop(recording["id"]))["id"] == recording["id"]
@@ -147,13 +188,13 @@ def test_the_client_tells_who_does_not_answer() -> None:
         async with Client(url, "") as client:
             await client.recorders()
 
-    with pytest.raises(VimeOtelError, match="start one with `vime-otel serve`"):
+    with pytest.raises(VimeOtelError, match=r"start one with `vime-otel serve --http 127\.0\.0\.1:"):
         asyncio.run(ask(closed_port_url()))
 
     async def ask_another(status: int, text: str) -> None:
         async with serving({"GET /control/v1/recorders": answer(status, text=text)}) as url:
             await ask(url)
 
-    for status, text in ((200, "hello"), (404, "Not Found"), (500, "{}"), (200, "[]")):
+    for status, text in ((200, "hello"), (404, "Not Found"), (500, "{}"), (200, "[]"), (200, "{}")):
         with pytest.raises(VimeOtelError, match="it is no vime-otel collector"):
             asyncio.run(ask_another(status, text))

@@ -4,14 +4,18 @@ from __future__ import annotations
 
 import os
 import shutil
+import subprocess
+import sys
 from collections.abc import Callable, Iterator
 from pathlib import Path
 from typing import Any
 
 import pytest
+import requests
 from fake_port import FakePort, step
 from running_collector import ControlClient, config, running, until
 
+from vime_otel.demo.processes import free_ports
 from vime_otel.recorder.collector_door import CollectorDoor
 from vime_otel.recorder.engine import EngineRecorder
 from vime_otel.recorder.file_door import FileDoor
@@ -125,6 +129,54 @@ def test_when_the_collector_dies_the_window_is_given_up(
     (window,) = delivered
     assert window.outcome == "failed"
     assert window.reasons[0].endswith("is gone")
+
+
+def test_what_a_killed_collector_began_is_ended_by_the_next_one(
+    recorder: EngineRecorder, open_door: Callable[..., CollectorDoor], tmp_path: Path
+) -> None:
+    (port,) = free_ports(1)
+    url = f"http://127.0.0.1:{port}"
+    command = [sys.executable, "-m", "vime_otel", "serve", "--http", f"127.0.0.1:{port}", "--grpc", "127.0.0.1:0"]
+    with subprocess.Popen([*command, "--out", str(tmp_path)], stdout=subprocess.DEVNULL) as killed:
+        try:
+            open_door(url)
+            until(lambda: is_serving(url) and ControlClient(url).recorders())
+            first = ControlClient(url).start(steps=1000)
+            drive(recorder, 3)
+        finally:
+            killed.kill()
+    with running(config(tmp_path, http_port=port)) as collector:
+        until(lambda: recorder.due)
+        recorder.run_due()
+        until(lambda: recorder.status.phase == "failed")
+        assert recorder.status.recording == first
+        control = ControlClient(collector.url)
+        second = control.start(steps=2)
+        drive(recorder, 2)
+        assert control.finish(second)["complete"]
+
+
+def is_serving(url: str) -> bool:
+    try:
+        return requests.get(url, timeout=5).status_code > 0
+    except requests.ConnectionError:
+        return False
+
+
+def test_a_collector_does_not_end_what_the_file_trigger_began(
+    recorder: EngineRecorder, file_door: FileDoor, open_door: Callable[..., CollectorDoor], tmp_path: Path
+) -> None:
+    directory = tmp_path / "dir"
+    until(directory.is_dir)
+    (directory / "start").write_text("3")
+    drive(recorder, 1)
+    with running(config(tmp_path / "runs")) as collector:
+        open_door(collector.url)
+        until(lambda: [each["phase"] for each in ControlClient(collector.url).recorders()] == ["recording"])
+        step(recorder, at=2000)
+        step(recorder, at=3000)
+        until(lambda: recorder.status.phase == "done")
+    assert not (directory / "start").exists()
 
 
 @pytest.fixture

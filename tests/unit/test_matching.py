@@ -6,7 +6,7 @@ import socket
 
 import pytest
 
-from collector.addresses import addresses_of, is_this_machine, with_host
+from collector.addresses import addresses_of, is_this_machine, shown, with_host, worker_url
 from collector.matching import Recorder, likely_reason, match
 from collector.router import Worker
 from vime_otel.data.errors import VimeOtelError
@@ -92,6 +92,32 @@ def test_a_machine_without_a_network() -> None:
 )
 def test_the_likely_reason(worker: Worker, unmatched: list[Recorder], expected: str) -> None:
     assert expected in likely_reason(worker, unmatched, "http://c:4318")
+
+
+@pytest.mark.parametrize(
+    ("refused", "named"), [(["10.0.0.1", "10.0.0.9"], "from 10.0.0.1 with"), (["10.0.0.9"], "from 10.0.0.9 with")]
+)
+def test_refused_calls_come_first_those_that_fit_before_others(refused: list[str], named: str) -> None:
+    reason = likely_reason(Worker("http://10.0.0.1:8000", healthy=False), [], "http://c:4318", refused, lookup)
+    assert named in reason
+    assert "VIME_OTEL_TOKEN must be the same" in reason
+
+
+@pytest.mark.parametrize(
+    ("spelt", "url"),
+    [
+        ("http://h:1/v1/", "http://h:1"), ("http://LocalHost:1", "http://127.0.0.1:1"), ("h:1", "http://h:1"),
+        ("http://me:PW@localhost", "http://me:PW@127.0.0.1"), ("http://[::1]:8/", "http://[::1]:8"),
+        ("http://h:1/prefix/v1", "http://h:1/prefix"),
+    ],
+)  # fmt: skip
+def test_one_spelling_of_a_workers_url(spelt: str, url: str) -> None:
+    assert worker_url(spelt) == url
+    assert worker_url(url) == url
+
+
+def test_passwords_are_not_shown() -> None:
+    assert shown("ask http://me:p@w@h:1/x@y or h") == "ask http://h:1/x@y or h"
 
 
 def test_a_recorder_from_json() -> None:

@@ -36,7 +36,7 @@ def test_every_worker_has_its_own_outcome(action: Action, done: str) -> None:
 
 
 def test_details_name_the_way_out() -> None:
-    assert "profile stop" in judge("u", "start", 409, "").detail
+    assert "`vime-otel profile stop --worker http://h:1`" in judge("http://h:1", "start", 409, "").detail
     assert "--profiler-config" in judge("u", "start", 404, "").detail
     assert "HTTP 500: CUDA error" in judge("u", "stop", 500, "CUDA\nerror").detail
     assert len(judge("u", "start", 500, "x" * 5000).detail) < 400

@@ -3,7 +3,10 @@
 from __future__ import annotations
 
 import asyncio
+import shlex
+import sys
 import time
+from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
@@ -11,16 +14,16 @@ import click
 from click.core import ParameterSource
 
 from collector.client import Client
-from collector.messages import RecordingRequest
+from collector.messages import MOST_REQUESTS, MOST_SECONDS, MOST_STEPS, MOST_TEXT, MOST_TOKENS, RecordingRequest
 from collector.server import Collector, CollectorConfig
 
 from ..data import settings
-from ..data.errors import UsageError, VimeOtelError
+from ..data.errors import UsageError
 from ..data.recording import KINDS
 from ..data.rundir import HEADER_FILE, RunDirectory, runs_root
 from .collector_options import Place, collector_config, collector_options
-from .options import clean_url, engine_options, json_option
-from .output import console, print_json
+from .options import Seconds, Text, clean_url, engine_options, json_option
+from .output import Failure, console, print_json, unfailing
 from .progress import View, progress_view
 from .signals import Interrupts
 from .tables import print_summary
@@ -41,24 +44,26 @@ _OWN_COLLECTOR_ONLY = ("grpc", "http", "out", "insecure")
     metavar="URL",
     help="Ask a running collector (`vime-otel serve`).",
 )
-@click.option("--steps", type=click.IntRange(min=1), default=20, show_default=True, help="Steps on each engine.")
+@click.option(
+    "--steps", type=click.IntRange(1, MOST_STEPS), default=20, show_default=True, help="Steps on each engine."
+)
 @click.option("--kind", type=click.Choice(KINDS), help="Count only steps of this kind.")
 @click.option(
-    "--wait", type=click.FloatRange(min=0), default=60, show_default=True, help="Seconds to wait for recorders."
+    "--wait", type=Seconds(0, MOST_SECONDS), default=60, show_default=True, help="Seconds to wait for recorders."
 )
 @click.option(
-    "--timeout", type=click.FloatRange(min=1), default=300, show_default=True, help="Seconds to make the steps in."
+    "--timeout", type=Seconds(1, MOST_SECONDS), default=300, show_default=True, help="Seconds to make the steps in."
 )
 @click.option(
     "--requests",
-    type=click.IntRange(min=0),
+    type=click.IntRange(0, MOST_REQUESTS),
     default=0,
     metavar="N",
     help="Send N completions to each engine, so that it has work.",
 )
-@click.option("--prompt", metavar="TEXT", help="Their prompt.")
-@click.option("--max-tokens", type=click.IntRange(min=1), default=64, show_default=True, help="Their length.")
-@click.option("--label", metavar="TEXT", help="A name for the run.")
+@click.option("--prompt", type=Text(MOST_TEXT), metavar="TEXT", help="Their prompt.")
+@click.option("--max-tokens", type=click.IntRange(1, MOST_TOKENS), default=64, show_default=True, help="Their length.")
+@click.option("--label", type=Text(MOST_TEXT), metavar="TEXT", help="A name for the run.")
 @collector_options
 @json_option
 @click.pass_context
@@ -106,22 +111,42 @@ def collect(
                 raise UsageError(
                     f"--{name} is for collect's own collector; with --collector, `vime-otel serve` takes it"
                 )
-        recording, interrupted = asyncio.run(_ask(collector_url, request))
+        followed = asyncio.run(_ask(collector_url, request))
     else:
-        recording, interrupted = asyncio.run(_run_own(collector_config(grpc, http, out, insecure), request))
+        followed = asyncio.run(_run_own(collector_config(grpc, http, out, insecure), request))
+    recording = followed.recording
+    if not recording["run"] and not followed.interrupted:
+        raise Failure(followed.message, recording)
+    if followed.interrupted:
+        what = "every engine was told to disarm" if recording["engines"] else "nothing was armed"
+        click.echo(f"interrupted; {what}", file=unfailing(sys.stderr))
     if as_json:
         print_json(recording)
     elif recording["run"]:
         _print_run(Path(recording["run"]))
-    elif not interrupted:
-        raise VimeOtelError(recording["message"])
-    if interrupted:
-        click.echo("interrupted; every engine was told to disarm", err=True)
+    if followed.interrupted:
         return _INTERRUPTED
     return 0 if recording["complete"] else 1
 
 
-async def _run_own(config: CollectorConfig, request: RecordingRequest) -> tuple[dict[str, Any], bool]:
+@dataclass(frozen=True)
+class _Followed:
+    """A recording at its end, as docs/formats.md has it; whether a signal ended it; and what was said on the way."""
+
+    recording: dict[str, Any]
+    interrupted: bool
+    said: frozenset[str]
+
+    @property
+    def message(self) -> str:
+        """Why there is no run, without repeating what was said already."""
+        message = str(self.recording["message"])
+        for reason in self.said:
+            message = message.replace(reason, "why is said above")
+        return message
+
+
+async def _run_own(config: CollectorConfig, request: RecordingRequest) -> _Followed:
     """Drive a collector of our own, through the same routes as anybody's."""
     collector = Collector(config)
     await collector.start()
@@ -131,16 +156,14 @@ async def _run_own(config: CollectorConfig, request: RecordingRequest) -> tuple[
         await collector.stop()
 
 
-async def _ask(url: str, request: RecordingRequest) -> tuple[dict[str, Any], bool]:
-    """Have a recording made. Returns it as docs/formats.md has it, and whether Ctrl-C or SIGTERM ended it."""
+async def _ask(url: str, request: RecordingRequest) -> _Followed:
+    """Have a recording made, to its end or until a signal ends it."""
     with Interrupts() as interrupts, progress_view() as view:
-        async with Client(url, settings.get(settings.TOKEN)) as client:
+        async with Client(url, settings.secret(settings.TOKEN)) as client:
             return await _follow(client, request, interrupts, view)
 
 
-async def _follow(
-    client: Client, request: RecordingRequest, interrupts: Interrupts, view: View
-) -> tuple[dict[str, Any], bool]:
+async def _follow(client: Client, request: RecordingRequest, interrupts: Interrupts, view: View) -> _Followed:
     recording = await client.start(request)
     explain_after = time.monotonic() + _EXPLAIN_AFTER_S
     explained: set[str] = set()
@@ -151,20 +174,21 @@ async def _follow(
             view.show(recording)
             if recording["state"] == "waiting" and time.monotonic() > explain_after:
                 for worker in recording["unmatched_workers"]:
-                    if worker["url"] not in explained:
-                        explained.add(worker["url"])
-                        view.note(f"{worker['url']} has no recorder: {worker['reason']}")
+                    if worker["reason"] not in explained:
+                        explained.add(worker["reason"])
+                        view.note(f"{worker['url']} can't be recorded yet: {worker['reason']}")
             if interrupted:
                 await asyncio.sleep(_ASK_EVERY_S)
             elif (await asyncio.wait({signal}, timeout=_ASK_EVERY_S))[0]:
                 interrupted = True
-                view.note("disarming every engine; Ctrl-C again leaves at once")
-                await client.stop(recording["id"])
+                stopped = await client.stop(recording["id"])
+                if stopped["engines"]:
+                    view.note("disarming every engine; Ctrl-C again leaves at once")
             recording = await client.show(recording["id"])
         view.show(recording)
     finally:
         signal.cancel()
-    return recording, interrupted
+    return _Followed(recording, interrupted, frozenset(explained))
 
 
 def _print_run(path: Path) -> None:
@@ -177,5 +201,5 @@ def _print_run(path: Path) -> None:
     screen.print()
     here = Path.cwd()
     screen.print(f"run: {path.relative_to(here) if path.is_relative_to(here) else path}", soft_wrap=True)
-    root = "" if path.parent == runs_root().absolute() else f" --runs {path.parent}"
+    root = "" if path.parent == runs_root().absolute() else f" --runs {shlex.quote(str(path.parent))}"
     screen.print(f"next: vime-otel view{root}", soft_wrap=True)

@@ -14,6 +14,7 @@ from ..data import settings
 from ..data.errors import UsageError
 from ..data.rundir import runs_root
 from ..version import __version__
+from .options import FOLDER
 
 _Command = TypeVar("_Command", bound=Callable[..., Any])
 _MAX_PORT = 65535
@@ -42,7 +43,9 @@ def collector_options(command: _Command) -> _Command:
         click.option(
             "--insecure", is_flag=True, help=f"Listen beyond loopback without a token (${settings.TOKEN.name})."
         ),
-        click.option("--out", metavar="DIR", help=f"Folder of the runs (default: ${settings.RUNS.name}, or ./runs)."),
+        click.option(
+            "--out", type=FOLDER, metavar="DIR", help=f"Folder of the runs (default: ${settings.RUNS.name}, or ./runs)."
+        ),
         click.option(
             "--http",
             type=place,
@@ -73,6 +76,6 @@ def collector_config(grpc: Place, http: Place, out: str | None, insecure: bool) 
         grpc_port=grpc.port,
         http_host=http.host,
         http_port=http.port,
-        token=settings.get(settings.TOKEN),
+        token=settings.secret(settings.TOKEN),
         insecure=insecure,
     )

@@ -18,6 +18,7 @@ from ..data import settings
 from ..data.errors import VimeOtelError
 from ..data.rundir import runs_root
 from .options import runs_option
+from .signals import caught
 
 _FILES = Path(".demo")
 _NEEDED = ("vllm", "vllm_router", "tokenizers")
@@ -53,7 +54,8 @@ def demo(runs: str | None, port: int, exit_at_end: bool) -> int:
         raise VimeOtelError(
             f"the demo needs {', '.join(missing)} in this environment; `make demo` in a clone installs all of it"
         )
-    signal.signal(signal.SIGTERM, _as_interrupt)
+    for number in set(caught()) - {signal.SIGINT}:
+        signal.signal(number, _as_interrupt)
     root = runs_root(runs)
     http_port = free_ports(1)[0]
     env = {settings.COLLECTOR.name: f"http://127.0.0.1:{http_port}"}

@@ -2,11 +2,14 @@
 
 from __future__ import annotations
 
+import contextlib
+import errno
 import importlib
 import os
 import sys
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
+from typing import Any
 
 import click
 
@@ -16,6 +19,8 @@ from ..version import __version__
 from .shadow import check_ours
 
 INTERRUPTED = 130
+_NO_ROOM = (errno.ENOSPC, errno.EDQUOT, errno.EFBIG, errno.EIO)
+_NO_ARGUMENTS = getattr(click.exceptions, "NoArgsIsHelpError", ())  # of click 8.2
 
 
 @dataclass(frozen=True)
@@ -66,31 +71,74 @@ def vime_otel() -> None:
 
 def main(args: Sequence[str] | None = None) -> int:
     """Run the command line and return its exit status: 0, 1, 2 (wrong usage) or 130 (interrupted)."""
+    words = list(sys.argv[1:] if args is None else args)
     try:
-        result = vime_otel.main(args=args, prog_name="vime-otel", standalone_mode=False)
+        result = vime_otel.main(args=words, prog_name="vime-otel", standalone_mode=False)
         sys.stdout.flush()
+    except _NO_ARGUMENTS as error:
+        error.show()
+        return int(error.exit_code)
     except (click.Abort, KeyboardInterrupt):
-        print("interrupted", file=sys.stderr)
-        return INTERRUPTED
+        return _fail("interrupted", INTERRUPTED, words, prefix="")
     except click.UsageError as error:
-        path = error.ctx.command_path if error.ctx else "vime-otel"
-        return _fail(f"{error.format_message()} (`{path} --help` shows the usage)", error.exit_code)
+        path = error.ctx.command_path if error.ctx else _called(words)
+        return _fail(f"{error.format_message()} (`{path} --help` shows the usage)", error.exit_code, words)
     except click.ClickException as error:
-        return _fail(error.format_message(), error.exit_code)
+        return _fail(error.format_message(), error.exit_code, words)
     except VimeOtelError as error:
-        return _fail(str(error), error.exit_code)
+        return _fail(str(error), error.exit_code, words, getattr(error, "details", {}))
     except BrokenPipeError:
-        # The reader of our output has left; Python must not try to flush into the pipe at exit.
-        os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())
+        _give_up_stdout()  # its reader has left
         return 1
-    except Exception as error:
-        if settings.get(settings.DEBUG):
-            raise
-        what = " ".join(f"{type(error).__name__}: {error}".split())
-        return _fail(f"{what} (this is a bug in vime-otel; {settings.DEBUG.name}=1 shows the traceback)", 1)
+    except OSError as error:
+        if error.filename is not None:
+            return _fail(f"{error.filename}: {error.strerror}", 1, words)
+        if error.errno not in _NO_ROOM:
+            return _bug(error, words)
+        _give_up_stdout()
+        return _fail(f"can't write the output: {error.strerror}", 1, [])
+    except Exception as error:  # noqa: BLE001 - told in one line
+        return _bug(error, words)
     return result if isinstance(result, int) else 0
 
 
-def _fail(message: str, status: int) -> int:
-    print(f"error: {message}", file=sys.stderr)
+def _give_up_stdout() -> None:
+    """Write no more to stdout: Python would try to flush it at the end, and complain."""
+    with contextlib.suppress(OSError):
+        os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())
+
+
+def _called(words: Sequence[str]) -> str:
+    """The subcommand that was typed, `vime-otel profile start`."""
+    command: click.Command | None = vime_otel
+    path = ["vime-otel"]
+    for word in words:
+        if not isinstance(command, click.Group):
+            break
+        command = command.get_command(click.Context(command), word)
+        if command is None:
+            break
+        path.append(word)
+    return " ".join(path)
+
+
+def _bug(error: Exception, words: Sequence[str]) -> int:
+    if settings.get(settings.DEBUG):
+        raise error
+    what = " ".join(f"{type(error).__name__}: {error}".split())
+    return _fail(f"{what} (this is a bug in vime-otel; {settings.DEBUG.name}=1 shows the traceback)", 1, words)
+
+
+def _fail(
+    message: str, status: int, words: Sequence[str], details: Mapping[str, Any] | None = None, prefix: str = "error: "
+) -> int:
+    """One line on stderr; where JSON was asked for, an object with the error on stdout, too."""
+    message = message.encode(errors="backslashreplace").decode()
+    with contextlib.suppress(OSError):
+        print(f"{prefix}{message}", file=sys.stderr, flush=True)
+    if "--json" in words:
+        from .output import print_json
+
+        with contextlib.suppress(OSError):
+            print_json({**(details or {}), "error": {"message": message}})
     return status

@@ -2,7 +2,9 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable
+import math
+import shlex
+from collections.abc import Callable, Sequence
 from typing import Any, TypeVar
 from urllib.parse import urlsplit
 
@@ -12,25 +14,63 @@ from ..data import settings
 from ..data.errors import UsageError
 
 _Command = TypeVar("_Command", bound=Callable[..., Any])
+_MOST_WORKERS = 1_000_000
 
 
 def clean_url(text: str) -> str:
-    """The URL without a trailing slash, `http://` put before a bare host:port; UsageError for anything else."""
-    url = text if "://" in text else f"http://{text}"
-    parts = urlsplit(url)
+    """The URL without a trailing slash and `/v1`, `http://` put before a bare host:port; UsageError for no URL."""
+    from collector.addresses import server_url, shown
+
+    url = server_url(text)
     try:
+        parts = urlsplit(url)
         valid = parts.scheme in ("http", "https") and bool(parts.hostname) and parts.port != 0
+        valid = valid and not parts.query and not parts.fragment and url.isprintable() and " " not in url
     except ValueError:
         valid = False
-    if not valid or parts.query or parts.fragment:
-        raise UsageError(f"{text!r} is not a URL such as http://127.0.0.1:3521")
-    return url.rstrip("/")
+    if not valid:
+        raise UsageError(f"{shown(text)!r} is not a URL such as http://127.0.0.1:3521")
+    return url
+
+
+class Seconds(click.FloatRange):
+    """A finite number of seconds within a range."""
+
+    name = "seconds"
+
+    def convert(self, value: Any, param: click.Parameter | None, ctx: click.Context | None) -> float:
+        """The number; click's own range lets NaN through."""
+        seconds = float(super().convert(value, param, ctx))
+        if not math.isfinite(seconds):
+            self.fail(f"{value!r} is not a number of seconds.", param, ctx)
+        return seconds
+
+
+class Text(click.types.StringParamType):
+    """A text that can be passed on: valid UTF-8, not empty, not too long."""
+
+    def __init__(self, most: int) -> None:
+        self._most = most
+
+    def convert(self, value: Any, param: click.Parameter | None, ctx: click.Context | None) -> str:
+        """The text as it was given."""
+        text = str(super().convert(value, param, ctx))
+        try:
+            text.encode()
+        except UnicodeEncodeError:
+            self.fail(f"{text!r} is not valid UTF-8.", param, ctx)
+        if not text.strip() or len(text) > self._most:
+            self.fail(f"it must have 1 to {self._most} characters.", param, ctx)
+        return text
+
+
+FOLDER = Text(4000)
 
 
 def engine_options(command: _Command) -> _Command:
     """`--router`, `--worker`, `--limit`: which engines a command reaches."""
     for option in (
-        click.option("--limit", type=click.IntRange(min=1), metavar="N", help="Only the first N workers."),
+        click.option("--limit", type=click.IntRange(1, _MOST_WORKERS), metavar="N", help="Only the first N workers."),
         click.option(
             "--worker", "workers", multiple=True, type=clean_url, metavar="URL", help="A worker; may be repeated."
         ),
@@ -38,6 +78,18 @@ def engine_options(command: _Command) -> _Command:
     ):
         command = option(command)
     return command
+
+
+def engine_arguments(router: str | None, workers: Sequence[str], limit: int | None) -> str:
+    """The same options as one would type them, for another command; without passwords."""
+    from collector.addresses import shown
+
+    words = ["--router", shown(router)] if router else []
+    for worker in workers:
+        words += ["--worker", shown(worker)]
+    if limit:
+        words += ["--limit", str(limit)]
+    return shlex.join(words)
 
 
 def run_argument(command: _Command) -> _Command:
@@ -48,10 +100,10 @@ def run_argument(command: _Command) -> _Command:
 def runs_option(command: _Command) -> _Command:
     """`--runs DIR`: where the run directories are; passed on as given, or None."""
     return click.option(
-        "--runs", metavar="DIR", help=f"Folder of the runs (default: ${settings.RUNS.name}, or ./runs)."
+        "--runs", type=FOLDER, metavar="DIR", help=f"Folder of the runs (default: ${settings.RUNS.name}, or ./runs)."
     )(command)
 
 
 def json_option(command: _Command) -> _Command:
-    """`--json`: machine-readable output, alone on stdout."""
+    """`--json`: machine-readable output, alone on stdout; errors too (see main.py)."""
     return click.option("--json", "as_json", is_flag=True, help="Print JSON.")(command)

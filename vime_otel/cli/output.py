@@ -2,14 +2,48 @@
 
 from __future__ import annotations
 
+import contextlib
 import sys
-from typing import Any
+from collections.abc import Mapping
+from typing import Any, TextIO, cast
 
 import click
 import orjson
 from rich.console import Console
 
+from ..data.errors import VimeOtelError
+
 _PLAIN_WIDTH = 160
+
+
+class Failure(VimeOtelError):
+    """A failure of which `details` are known; with --json they stand beside the error."""
+
+    def __init__(self, message: str, details: Mapping[str, Any]) -> None:
+        super().__init__(message)
+        self.details = details
+
+
+def unfailing(stream: TextIO) -> TextIO:
+    """The stream, swallowing what can't be written: a closed terminal must not end a recording."""
+    return cast(TextIO, _Unfailing(stream))
+
+
+class _Unfailing:
+    def __init__(self, stream: TextIO) -> None:
+        self._stream = stream
+
+    def __getattr__(self, name: str) -> Any:
+        return getattr(self._stream, name)
+
+    def write(self, text: str) -> int:
+        with contextlib.suppress(OSError):
+            self._stream.write(text)
+        return len(text)
+
+    def flush(self) -> None:
+        with contextlib.suppress(OSError):
+            self._stream.flush()
 
 
 def console() -> Console:

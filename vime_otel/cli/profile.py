@@ -10,10 +10,13 @@ from rich.table import Table
 from collector.http_client import new_session
 from collector.router import find_workers
 from collector.torch_profiler import Action, Outcome, profile_all
+from collector.wording import counted
 
 from ..data import settings
-from .options import engine_options, json_option
+from .options import Seconds, engine_arguments, engine_options, json_option
 from .output import console, print_json
+
+_MOST_SECONDS = 86_400
 
 
 @click.group()
@@ -26,7 +29,9 @@ def profile() -> None:
 
 @profile.command()
 @engine_options
-@click.option("--timeout", type=click.FloatRange(min=0.1), default=60.0, show_default=True, help="Seconds per worker.")
+@click.option(
+    "--timeout", type=Seconds(0.1, _MOST_SECONDS), default=60.0, show_default=True, help="Seconds per worker."
+)
 @json_option
 def start(router: str | None, workers: tuple[str, ...], limit: int | None, timeout: float, as_json: bool) -> int:
     """Start the torch profiler on every worker."""
@@ -37,7 +42,7 @@ def start(router: str | None, workers: tuple[str, ...], limit: int | None, timeo
 @engine_options
 @click.option(
     "--timeout",
-    type=click.FloatRange(min=0.1),
+    type=Seconds(0.1, _MOST_SECONDS),
     default=1800.0,
     show_default=True,
     help="Seconds per worker; writing a long trace takes minutes.",
@@ -60,7 +65,7 @@ def _run(
     if as_json:
         print_json({"action": action, "workers": [outcome.as_dict() for outcome in outcomes]})
     else:
-        _print(action, outcomes, router)
+        _print(action, outcomes, engine_arguments(router, workers, limit))
     return 0 if all(outcome.ok for outcome in outcomes) else 1
 
 
@@ -68,12 +73,12 @@ async def _ask(
     action: Action, router: str | None, worker_urls: tuple[str, ...], limit: int | None, timeout_s: float
 ) -> list[Outcome]:
     async with new_session() as session:
-        api_key = settings.get(settings.ROUTER_KEY) or None
+        api_key = settings.secret(settings.ROUTER_KEY) or None
         found = await find_workers(session, router, worker_urls, limit, api_key)
         return await profile_all(session, action, [worker.url for worker in found], timeout_s)
 
 
-def _print(action: Action, outcomes: list[Outcome], router: str | None) -> None:
+def _print(action: Action, outcomes: list[Outcome], named: str) -> None:
     out = console()
     table = Table(box=None, pad_edge=False)
     table.add_column("worker", no_wrap=True)
@@ -83,9 +88,8 @@ def _print(action: Action, outcomes: list[Outcome], router: str | None) -> None:
         table.add_row(outcome.url, outcome.state, outcome.detail)
     out.print(table)
     good = [outcome for outcome in outcomes if outcome.ok]
-    out.print(f"{action}: {len(good)} of {len(outcomes)} workers")
+    out.print(f"{action}: {len(good)} of {counted(len(outcomes), 'worker')}")
     if action == "start" and good:
-        named = f"--router {router}" if router else " ".join(f"--worker {outcome.url}" for outcome in good)
         out.print(
             "A trace is written once max_iterations steps are done and one more step has come: send some requests.",
             soft_wrap=True,

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import sys
 import time
 from collections.abc import Iterator, Mapping
 from contextlib import contextmanager
@@ -9,6 +10,8 @@ from typing import Any, Protocol
 
 from rich.console import Console
 from rich.progress import BarColumn, MofNCompleteColumn, Progress, TaskID, TextColumn
+
+from .output import unfailing
 
 _REPEAT_S = 5.0
 
@@ -23,6 +26,11 @@ class View(Protocol):
         """Say something beside it."""
 
 
+def _message(recording: Mapping[str, Any]) -> str:
+    """Why a recording failed is said by the command, as its error."""
+    return "no run" if recording["state"] == "failed" else str(recording["message"])
+
+
 class _Bars:
     def __init__(self, progress: Progress) -> None:
         self._progress = progress
@@ -30,7 +38,7 @@ class _Bars:
         self._tasks: dict[str, TaskID] = {}
 
     def show(self, recording: Mapping[str, Any]) -> None:
-        message = f"{recording['state']}: {recording['message']}"
+        message = f"{recording['state']}: {_message(recording)}"
         self._progress.update(self._overall, description=message, visible=not recording["engines"])
         for engine in recording["engines"]:
             key = engine["engine"]
@@ -51,7 +59,7 @@ class _Lines:
         self._said: dict[str, tuple[str, str, float]] = {}
 
     def show(self, recording: Mapping[str, Any]) -> None:
-        self._say("", recording["state"], recording["message"])
+        self._say("", recording["state"], _message(recording))
         for engine in recording["engines"]:
             phase = "waiting" if engine["phase"] == "idle" else engine["phase"]
             self._say(engine["label"], phase, f"{engine['steps_done']}/{engine['steps_asked']}")
@@ -71,7 +79,7 @@ class _Lines:
 @contextmanager
 def progress_view() -> Iterator[View]:
     """A view on stderr that fits the terminal."""
-    console = Console(stderr=True, highlight=False, markup=False, emoji=False)
+    console = Console(file=unfailing(sys.stderr), highlight=False, markup=False, emoji=False)
     if not console.is_terminal:
         yield _Lines(console)
         return

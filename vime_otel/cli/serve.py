@@ -18,7 +18,7 @@ from .signals import Interrupts
 @click.command()
 @collector_options
 def serve(grpc: Place, http: Place, out: str | None, insecure: bool) -> int:
-    """Run the collector until Ctrl-C or SIGTERM.
+    """Run the collector until Ctrl-C, SIGTERM or SIGHUP.
 
     `vime-otel collect --collector URL` asks it for recordings.
     """
@@ -37,7 +37,7 @@ async def _serve(config: CollectorConfig) -> int:
             caught = await interrupts.wait()
         finally:
             await collector.stop()
-    return 0 if caught == signal.SIGTERM else 130
+    return 130 if caught == signal.SIGINT else 0
 
 
 def _greeting(collector: Collector) -> list[str]:
@@ -49,5 +49,5 @@ def _greeting(collector: Collector) -> list[str]:
     ]
     if collector.config.token:
         lines.append(f"  {settings.TOKEN.name}=<the token that was given to this process>")
-    lines.append(f"next: vime-otel collect --collector {collector.url} --router URL")
+    lines.append(f"next: vime-otel collect --collector {collector.url}")
     return lines

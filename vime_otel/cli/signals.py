@@ -1,4 +1,4 @@
-"""SIGINT and SIGTERM as something that can be awaited."""
+"""SIGINT, SIGTERM and SIGHUP as something that can be awaited."""
 
 from __future__ import annotations
 
@@ -6,35 +6,42 @@ import asyncio
 import signal
 from types import TracebackType
 
-_CAUGHT = (signal.SIGINT, signal.SIGTERM)
+
+def caught() -> tuple[signal.Signals, ...]:
+    """The signals that end a command in order. SIGHUP is none where it is ignored, as under nohup."""
+    ignored = signal.getsignal(signal.SIGHUP) == signal.SIG_IGN
+    return (signal.SIGINT, signal.SIGTERM, *(() if ignored else (signal.SIGHUP,)))
 
 
 class Interrupts:
-    """While entered (in a running event loop), the first of the two signals ends nothing by itself.
+    """While entered (in a running event loop), the first of the signals ends nothing by itself.
 
-    The next one ends the process at once, as it would without us.
+    The next one ends the process at once, as it would without us; but SIGHUP never does, since a terminal
+    that is closed sends it more than once.
     """
 
     def __enter__(self) -> Interrupts:
         self._caught: asyncio.Future[signal.Signals] = asyncio.get_running_loop().create_future()
-        self._before = {number: signal.getsignal(number) for number in _CAUGHT}
-        for number in _CAUGHT:
+        self._before = {number: signal.getsignal(number) for number in caught()}
+        for number in self._before:
             asyncio.get_running_loop().add_signal_handler(number, self._catch, number)
         return self
 
     def __exit__(
         self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
     ) -> None:
-        for number in _CAUGHT:
+        for number, before in self._before.items():
             asyncio.get_running_loop().remove_signal_handler(number)
-            signal.signal(number, self._before[number])
+            signal.signal(number, before)
 
     async def wait(self) -> signal.Signals:
         """The first signal, whether it came already or comes yet."""
         return await asyncio.shield(self._caught)
 
     def _catch(self, number: signal.Signals) -> None:
+        if self._caught.done():
+            return
         self._caught.set_result(number)
-        for each in _CAUGHT:
+        for each in (signal.SIGINT, signal.SIGTERM):
             asyncio.get_running_loop().remove_signal_handler(each)
             signal.signal(each, signal.SIG_DFL)

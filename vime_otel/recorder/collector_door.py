@@ -96,7 +96,9 @@ class CollectorDoor(Door):
         self._seen = order["id"]
         recording = order["recording"]
         if order["type"] == "cancel":
-            self.recorder.cancel(recording, "cancelled by the collector")
+            # What the file trigger began is no collector's to end, though it may not know that.
+            if recording == self._recording:
+                self.recorder.cancel(recording, "cancelled by the collector")
             return
         command = Command(recording, order["steps"], order["kind"], order["timing"], order["deadline_seconds"])
         refusal = self.recorder.submit(command, self.deliver)

@@ -51,7 +51,7 @@ def open_doors(recorder: EngineRecorder) -> list[Door]:
     if url := settings.get(settings.COLLECTOR):
         from .collector_door import CollectorDoor
 
-        doors.append(CollectorDoor(recorder, url.rstrip("/"), settings.get(settings.TOKEN)))
+        doors.append(CollectorDoor(recorder, url.rstrip("/"), settings.secret(settings.TOKEN)))
     if directory := settings.get(settings.DIR):
         from .file_door import FileDoor
 
