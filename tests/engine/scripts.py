@@ -6,9 +6,12 @@ import json
 import os
 import subprocess
 import sys
+import time
 from collections.abc import Mapping
 from pathlib import Path
 from typing import Any
+
+from vime_otel.demo.processes import LoggedProcess, stop_all
 
 FOLDER = Path(__file__).parent / "offline"
 TIMEOUT_S = 400
@@ -24,19 +27,22 @@ _ENV = {
 def run_script(name: str, model: Path, directory: Path, env: Mapping[str, str]) -> dict[str, Any]:
     """Run `offline/<name>` on a model; VIME_OTEL_DIR is `directory`. Fails with the log's end when it fails."""
     result, log = directory.with_suffix(".json"), directory.with_suffix(".log")
-    with log.open("wb") as output:
-        process = subprocess.run(
-            [sys.executable, str(FOLDER / name), str(model), str(directory), str(result)],
-            stdin=subprocess.DEVNULL,
-            stdout=output,
-            stderr=subprocess.STDOUT,
-            env={**os.environ, **_ENV, "VIME_OTEL_DIR": str(directory), **env},
-            timeout=TIMEOUT_S,
-            check=False,
-        )
-    if process.returncode:
-        tail = "\n".join(log.read_text(errors="replace").splitlines()[-40:])
-        raise AssertionError(f"{name} ended with status {process.returncode}:\n{tail}")
+    script = LoggedProcess(
+        name,
+        [sys.executable, str(FOLDER / name), str(model), str(directory), str(result)],
+        log,
+        {**_ENV, "VIME_OTEL_DIR": str(directory), **env},
+    )
+    try:
+        deadline = time.monotonic() + TIMEOUT_S
+        while script.exit_status() is None and time.monotonic() < deadline:
+            time.sleep(0.1)
+        status = script.exit_status()
+    finally:
+        stop_all([script])  # its workers, too: they would go on taking a core each
+    if status != 0:
+        how = f"did not end within {TIMEOUT_S} s" if status is None else f"ended with status {status}"
+        raise AssertionError(f"{name} {how}:\n{script.log_tail()}")
     found: dict[str, Any] = json.loads(result.read_text())
     return found
 
