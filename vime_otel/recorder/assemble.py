@@ -40,6 +40,11 @@ class AssembledStep:
     engine_part: StepPart
     rank_parts: list[StepPart]
 
+    @property
+    def parts(self) -> list[StepPart]:
+        """The engine's own part and the ranks'."""
+        return [self.engine_part, *self.rank_parts]
+
 
 def assemble(window: Window, new_ids: Callable[[int], Sequence[bytes]] | None = None) -> Iterator[AssembledStep]:
     """The steps of a window, in order. `new_ids` makes span ids (from os.urandom by default)."""

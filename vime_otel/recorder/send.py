@@ -72,19 +72,20 @@ def send_to_collector(window: Window, url: str, token: str) -> None:
 
     with session:
         steps = list(assemble(window))
-        sent: dict[str, _Sent] = {}
-        for name in dict.fromkeys(part.totals.rank for step in steps for part in _parts(step)):
-            own = [(step, part) for step in steps for part in _parts(step) if part.totals.rank == name]
-            tally = sent[name] = _Sent(name, own[0][1].totals.stage)
+        parts: dict[str, list[tuple[AssembledStep, StepPart]]] = {}
+        for step in steps:
+            for part in step.parts:
+                parts.setdefault(part.totals.rank, []).append((step, part))
+        sent = {name: _Sent(name, own[0][1].totals.stage) for name, own in parts.items()}
+        for name, own in parts.items():
             for records in _batches([_totals_record(window, step, part)] for step, part in own):
                 post("logs", otlp.logs_request(_resource(window, name), records))
-                tally.totals += len(records)
-        for name, tally in sent.items():
-            own = [(step, part) for step in steps for part in _parts(step) if part.totals.rank == name]
+                sent[name].totals += len(records)
+        for name, own in parts.items():
             for spans in _batches(list(span_messages(window, step, part)) for step, part in own):
                 post("traces", otlp.trace_request(_resource(window, name), spans))
-                tally.spans += len(spans)
-            tally.dropped = sum(part.totals.spans_dropped for _, part in own)
+                sent[name].spans += len(spans)
+            sent[name].dropped = sum(part.totals.spans_dropped for _, part in own)
         closing = otlp.closing_record(_closing_body(window, steps, sent), time.time_ns())
         post("logs", otlp.logs_request(_resource(window, ENGINE_PART), [closing]))
 
@@ -125,13 +126,9 @@ def _batches(groups: Iterable[list[Any]]) -> Iterator[list[Any]]:
         yield batch
 
 
-def _parts(step: AssembledStep) -> Iterable[StepPart]:
-    return (step.engine_part, *step.rank_parts)
-
-
 def _closing_body(window: Window, steps: list[AssembledStep], sent: dict[str, _Sent]) -> dict[str, Any]:
     kinds = dict.fromkeys(step.row.kind for step in steps)
-    made = sum(part.totals.spans_made for step in steps for part in _parts(step))
+    made = sum(part.totals.spans_made for step in steps for part in step.parts)
     engine = window.engine
     return {
         "steps": {kind: sum(step.row.kind == kind for step in steps) for kind in kinds},

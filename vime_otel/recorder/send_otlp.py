@@ -42,7 +42,7 @@ def send_to_environment(window: Window) -> None:
     resources: dict[str, Resource] = {}
     try:
         for step in assemble(window):
-            for part in (step.engine_part, *step.rank_parts):
+            for part in step.parts:
                 rank = part.totals.rank
                 if rank not in resources:
                     known = {k: v for k, v in resource_attributes(window, rank).items() if v is not None}

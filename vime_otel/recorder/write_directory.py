@@ -50,7 +50,7 @@ def _parts(directory: Path, recording_id: str) -> list[Path]:
 def to_recording(window: Window) -> Recording:
     """One engine's window as a recording."""
     steps = list(assemble(window))
-    parts = [part for step in steps for part in (step.engine_part, *step.rank_parts)]
+    parts = [part for step in steps for part in step.parts]
     totals = [part.totals for part in parts]
     reasons = list(dict.fromkeys(window.reasons))
     made = sum(part.totals.spans_made for part in parts)
