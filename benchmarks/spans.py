@@ -101,7 +101,7 @@ def _ns_per_call(function: Callable[..., Any], calls: int) -> float:
 
 def idle_step_costs() -> tuple[Callable[..., Any], Callable[..., Any]]:
     """(a step, the same step with an attached idle recorder)."""
-    from vime_otel.recorder.vllm_internals import wrap_step
+    from vime_otel.recorder.vllm_engine import wrap_step
 
     class Engine:
         def step(self, _: object = None) -> object:

@@ -10,7 +10,7 @@ import pytest
 
 from vime_otel.recorder import eventlog
 from vime_otel.recorder.eventlog import EventLog
-from vime_otel.recorder.patches import Patches
+from vime_otel.recorder.patches import HookTargets, Patches
 from vime_otel.recorder.window import Clock, RankLog
 from vime_otel.recorder.worker import WorkerRecorder
 
@@ -25,8 +25,7 @@ class Runner:
 class FakeHooks:
     def __init__(self) -> None:
         self.runner = Runner()
-        self.found = ["execute"]
-        self.missing: list[str] = []
+        self.targets = HookTargets(["execute"])
         self.fail_install = False
         self.syncs = 0
 

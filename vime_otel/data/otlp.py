@@ -54,6 +54,8 @@ _ROW_ATTRIBUTES = (
     ("vime.step.context_tokens", "context_tokens"),
     ("vime.step.generation_tokens", "generation_tokens"),
     ("vime.step.requests", "requests"),
+    ("vime.step.resumed", "resumed"),
+    ("vime.step.speculative_tokens", "speculative_tokens"),
 )
 
 
@@ -123,6 +125,8 @@ def root_attributes(recording_id: str, row: StepRow, timing: str) -> dict[str, A
         "vime.step.context_tokens": row.context_tokens,
         "vime.step.generation_tokens": row.generation_tokens,
         "vime.step.requests": row.requests,
+        "vime.step.resumed": row.resumed,
+        "vime.step.speculative_tokens": row.speculative_tokens,
     }
 
 
@@ -237,7 +241,7 @@ def read_totals(record: LogRecord, engine: str) -> ReadTotals:
                 index=totals.index,
                 kind=totals.kind,
                 trace_id=record.trace_id.hex(),
-                **{source: values[name] for name, source in _ROW_ATTRIBUTES},
+                **{source: values[name] for name, source in _ROW_ATTRIBUTES if name in values},
             )
     except (KeyError, TypeError) as error:
         raise ValueError(f"a {STEP_EVENT} event is malformed: {error!r}") from error

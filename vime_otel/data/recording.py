@@ -20,7 +20,8 @@ class StepRow:
 
     `interval_ns` is what the step adds to the clock, `duration_ns` its whole length; they differ
     when steps overlap. `context_tokens` belong to prompts not yet computed, `generation_tokens`
-    to requests that decode.
+    to requests that decode; `speculative_tokens` of these are drafts. `resumed` of the `requests`
+    go on after a preemption. The last two are 0 in recordings that are older than they.
     """
 
     engine: str
@@ -35,6 +36,8 @@ class StepRow:
     generation_tokens: int
     requests: int
     trace_id: str
+    resumed: int = 0
+    speculative_tokens: int = 0
 
     def as_dict(self) -> dict[str, Any]:
         """The row as it stands in steps.json."""
@@ -43,7 +46,7 @@ class StepRow:
     @classmethod
     def from_dict(cls, row: dict[str, Any]) -> StepRow:
         """The row of a checked steps.json; unknown keys are ignored."""
-        return cls(**{name: row[name] for name in cls.__dataclass_fields__})
+        return cls(**{name: row[name] for name in cls.__dataclass_fields__ if name in row})
 
 
 @dataclass(frozen=True)

@@ -105,6 +105,8 @@ def _assemble_step(
         context_tokens=counts.context_tokens,
         generation_tokens=counts.generation_tokens,
         requests=counts.requests,
+        resumed=counts.resumed,
+        speculative_tokens=counts.speculative_tokens,
         trace_id=trace_id.hex(),
     )
     trees = [rank.outermost(step.index, root) for rank in ranks]

@@ -24,7 +24,7 @@ Deliver = Callable[[Window], None]
 
 
 class Port(Protocol):
-    """What the recorder needs of an engine; `vllm_internals` has the real one."""
+    """What the recorder needs of an engine; `vllm_engine` has the real one."""
 
     def workers_have_plugin(self) -> bool: ...
     def call_workers(self, method: str, *args: Any) -> list[Any]: ...

@@ -3,9 +3,18 @@
 from __future__ import annotations
 
 import inspect
+from dataclasses import dataclass, field
 from typing import Any
 
 _ABSENT = object()
+
+
+@dataclass
+class HookTargets:
+    """Names of the hook targets that this version of vLLM has, and of those that it lacks."""
+
+    found: list[str] = field(default_factory=list)
+    missing: list[str] = field(default_factory=list)
 
 
 class Patches:

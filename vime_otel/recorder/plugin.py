@@ -23,7 +23,7 @@ def register() -> None:
     if main_spec is not None and main_spec.name == _INSPECTION_MODULE:
         return
     try:
-        from .vllm_internals import attach
+        from .vllm_engine import attach
 
         attach()
     except Exception:

@@ -29,6 +29,8 @@ class StepCounts:
     context_tokens: int
     generation_tokens: int
     requests: int
+    resumed: int = 0
+    speculative_tokens: int = 0
 
 
 @dataclass

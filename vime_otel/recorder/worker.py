@@ -14,7 +14,7 @@ from typing import Any, Protocol
 
 from . import eventlog
 from .eventlog import EventLog
-from .patches import Patches
+from .patches import HookTargets, Patches
 from .window import Clock, RankLog
 
 logger = logging.getLogger("vllm.vime_otel")
@@ -24,10 +24,9 @@ MAX_ENTRIES = 30_000_000
 
 
 class Hooks(Protocol):
-    """What the recorder needs of a worker; `vllm_internals` has the real one."""
+    """What the recorder needs of a worker; `vllm_worker` has the real one."""
 
-    found: list[str]
-    missing: list[str]
+    targets: HookTargets
 
     def install(self, log: EventLog, patches: Patches, recorder: WorkerRecorder) -> None: ...
     def device_sync(self) -> Callable[[], None] | None: ...
@@ -65,7 +64,7 @@ class WorkerRecorder:
             self._uninstall()
             log, self._log = self._log, None
             if log is not None:
-                answer["hooks_found"], answer["hooks_missing"] = self._hooks.found, self._hooks.missing
+                answer["hooks_found"], answer["hooks_missing"] = self._hooks.targets.found, self._hooks.targets.missing
                 rank, stage = self._hooks.place()
                 answer["log"] = RankLog(
                     rank,

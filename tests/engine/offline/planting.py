@@ -31,7 +31,7 @@ def plant_in_arm(worker: Any) -> None:
     """Arming raises on rank 1, after some modules were hooked."""
     if worker.rank != 1:
         return
-    import vime_otel.recorder.vllm_internals as internals
+    import vime_otel.recorder.vllm_worker as internals
 
     def fail(*args: Any) -> None:
         raise RuntimeError("planted in arm")
@@ -56,7 +56,7 @@ def plant_in_take(worker: Any) -> None:
 
 def pull_out(worker: Any) -> None:
     """Undo what was planted."""
-    import vime_otel.recorder.vllm_internals as internals
+    import vime_otel.recorder.vllm_worker as internals
     import vime_otel.recorder.worker as recorder
 
     planted = vars(worker).pop("_planted", None)
