@@ -4,7 +4,7 @@ BIN := .venv/bin
 STAMP := .venv/.installed
 
 .DEFAULT_GOAL := help
-.PHONY: help install demo test test-long lint bench
+.PHONY: help install demo test test-long lint bench bench-engine
 
 help:  ## show this list
 	@awk -F ':.*## ' '/^[a-z-]+:.*## / {printf "  make %-10s %s\n", $$1, $$2}' $(MAKEFILE_LIST)
@@ -33,3 +33,6 @@ lint: $(STAMP)  ## ruff and mypy
 
 bench: $(STAMP)  ## what a recorded span costs
 	$(BIN)/python benchmarks/spans.py
+
+bench-engine: $(STAMP)  ## what recording costs the steps of a real engine, beside the torch profiler
+	$(BIN)/python benchmarks/engine.py

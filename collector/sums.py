@@ -14,6 +14,7 @@ from typing import Any, get_type_hints
 from vime_otel.data.folded import Folded
 from vime_otel.data.otlp import (
     CLOSING_EVENT,
+    COUNTED_NS,
     INSTANCE_ID,
     RANK,
     STACK,
@@ -166,11 +167,14 @@ class Sums:
             if step.folded is None:
                 continue
             touched.add(key)
+            stack, total_ns = None, span.end_time_unix_nano - span.start_time_unix_nano
             for attribute in span.attributes:
                 if attribute.key == STACK:
-                    duration_ns = span.end_time_unix_nano - span.start_time_unix_nano
-                    step.folded.add(attribute.value.string_value, duration_ns)
-                    break
+                    stack = attribute.value.string_value
+                elif attribute.key == COUNTED_NS:
+                    total_ns = attribute.value.int_value
+            if stack is not None:
+                step.folded.add(stack, total_ns)
         for key in touched:
             self._check(key)
 

@@ -8,7 +8,7 @@ from typing import Any
 
 from vime_otel.recorder.engine import EngineRecorder
 from vime_otel.recorder.patches import Patches
-from vime_otel.recorder.window import Clock, RankLog, StepCounts
+from vime_otel.recorder.window import Clock, Position, RankLog, StepCounts
 
 LOGS = [RankLog(rank, 0, 1, Clock("boot", 0, 0), [], b"", []) for rank in range(2)]
 
@@ -16,7 +16,7 @@ LOGS = [RankLog(rank, 0, 1, Clock("boot", 0, 0), [], b"", []) for rank in range(
 def step(recorder: EngineRecorder, kind: str = "decode", tokens: int = 1, at: int = 0) -> None:
     """What the wrapped engine does in one step, from tick `at` to `at` + 9."""
     if recorder.due:
-        recorder.run_due()
+        recorder.run_due(stepping=True)
     output = SimpleNamespace(total_num_scheduled_tokens=tokens, kind=kind)
     recorder.on_schedule(output, at, at + 1)
     recorder.on_update(output, at + 8, at + 9)
@@ -27,6 +27,9 @@ def step(recorder: EngineRecorder, kind: str = "decode", tokens: int = 1, at: in
 class FakePort:
     """Two ranks that answer what the test says, and a scheduler that the test drives."""
 
+    max_spans = 1000
+    min_free_mib = 1024
+
     def __init__(self) -> None:
         self.calls: list[tuple[str, tuple[Any, ...]]] = []
         self.plugin = True
@@ -36,19 +39,25 @@ class FakePort:
         ]
         self.watched = False
         self.woken = 0
+        self.check_answers: list[dict[str, Any]] = [{"errors": []}, {"errors": []}]
+        self.execution = "eager"
+        self.position: Position | None = None
 
     def workers_have_plugin(self) -> bool:
         return self.plugin
 
     def call_workers(self, method: str, *args: Any) -> list[Any]:
         self.calls.append((method, args))
-        return self.take_answers
+        return self.check_answers if method == "vime_otel_check" else self.take_answers
 
     def call_workers_later(self, method: str, *args: Any) -> Callable[[], list[Any] | None]:
         self.calls.append((method, args))
         return lambda: self.arm_answers
 
-    def watch_scheduler(self, patches: Patches, watcher: EngineRecorder) -> None:
+    def lockstep(self) -> Position | None:
+        return self.position
+
+    def watch_steps(self, patches: Patches, watcher: EngineRecorder) -> None:
         self.watched = True
         patches.set(self, "watched", True)
 
@@ -66,10 +75,11 @@ class FakePort:
             "api_ports": [8001],
             "model": "fake",
             "dp_rank": 0,
+            "dp_group": None if self.position is None else "0123456789abcdef",
             "ranks": 2,
             "vllm_version": "0",
             "vime_otel_version": "0",
-            "execution": "eager",
+            "execution": self.execution,
             "decode_tokens": None,
         }
 

@@ -20,7 +20,7 @@ EXECUTE, SAMPLE, MLP = range(3)
 
 def window(*ranks: RankLog, steps: list[EngineStep] | None = None) -> Window:
     engine = {"engine": "e" * 16, "execution": "eager"}
-    steps = steps or [EngineStep(0, DECODE, 1000, 1100, 1900, 2000, 0)]
+    steps = steps or [EngineStep(0, DECODE, 1000, 1100, 1900, 2000, 0, 0)]
     return Window(Command("r" * 16, len(steps)), engine, HERE, steps, list(ranks))
 
 
@@ -68,8 +68,8 @@ def test_ranks_that_work_at_the_same_time_leave_no_gap_between_them() -> None:
 
 def test_overlapping_steps_count_their_interval_and_show_their_whole_length() -> None:
     steps = [
-        EngineStep(0, DECODE, 1000, 1100, 1900, 2000, 0),
-        EngineStep(1, DECODE, 1500, 1600, 2400, 2500, 2000),
+        EngineStep(0, DECODE, 1000, 1100, 1900, 2000, 0, 0),
+        EngineStep(1, DECODE, 1500, 1600, 2400, 2500, 2000, 1),
     ]
     rows = [step.row for step in assemble(window(rank(starts=[0, 0]), steps=steps))]
     assert [(row.duration_ns, row.interval_ns) for row in rows] == [(1000, 1000), (1000, 500)]
@@ -77,8 +77,8 @@ def test_overlapping_steps_count_their_interval_and_show_their_whole_length() ->
 
 def test_each_step_gets_its_own_stretch_of_the_log() -> None:
     steps = [
-        EngineStep(0, DECODE, 1000, 1100, 1900, 2000, 0),
-        EngineStep(1, DECODE, 2000, 2100, 2900, 3000, 2000),
+        EngineStep(0, DECODE, 1000, 1100, 1900, 2000, 0, 0),
+        EngineStep(1, DECODE, 2000, 2100, 2900, 3000, 2000, 1),
     ]
     log = rank((EXECUTE, 1200, 1500), (EXECUTE, 2200, 2600), starts=[0, 3])
     parts = [step.rank_parts[0] for step in assemble(window(log, steps=steps))]
@@ -105,7 +105,7 @@ def test_a_rank_on_another_host_is_placed_by_the_wall_clocks() -> None:
 def test_too_many_spans_are_capped_deepest_first_and_the_totals_stay_whole() -> None:
     count = MAX_SPANS_PER_RANK_STEP + 10
     entries = [(MLP, 1201 + n, 1201 + n) for n in range(count)]
-    steps = [EngineStep(0, DECODE, 1000, 1100, 99_000, 100_000, 0)]
+    steps = [EngineStep(0, DECODE, 1000, 1100, 99_000, 100_000, 0, 0)]
     part = only(window(rank(*entries, (EXECUTE, 1200, 90_000)), steps=steps)).rank_parts[0]
     assert len(part.spans) == MAX_SPANS_PER_RANK_STEP
     assert part.dropped_on is not None
@@ -118,7 +118,7 @@ def test_spans_with_long_names_are_capped_to_what_a_request_holds() -> None:
     frames = [("execute_model", ""), ("sample_tokens", ""), ("m" * 3000, "layers.0.mlp")]
     entries = [(MLP, 1201 + n, 1201 + n) for n in range(1000)]
     log = replace(rank(*entries, (EXECUTE, 1200, 90_000)), frames=frames)
-    step = only(window(log, steps=[EngineStep(0, DECODE, 1000, 1100, 99_000, 100_000, 0)]))
+    step = only(window(log, steps=[EngineStep(0, DECODE, 1000, 1100, 99_000, 100_000, 0, 0)]))
     (part,) = step.rank_parts
     assert 0 < part.totals.spans_dropped < 1000
     messages = span_messages(window(log), step, part)

@@ -8,7 +8,7 @@ import pytest
 from fake_port import LOGS, FakePort, step
 
 from vime_otel.recorder.engine import EngineRecorder
-from vime_otel.recorder.window import Command, Window
+from vime_otel.recorder.window import Command, Window, WorkerOrder
 
 
 @pytest.fixture
@@ -55,8 +55,8 @@ def test_workers_count_to_the_same_number_unless_only_one_kind_counts(
     step(recorder, "prefill")
     step(recorder, "decode")
     assert [call for call in port.calls if call[0] == "vime_otel_arm"] == [
-        ("vime_otel_arm", (1, "host")),
-        ("vime_otel_arm", (None, "sync")),
+        ("vime_otel_arm", (WorkerOrder(1, "host", max_spans=1000),)),
+        ("vime_otel_arm", (WorkerOrder(None, "sync", max_spans=1000),)),
     ]
     assert [s.counts.kind for s in windows[1].steps] == ["prefill", "decode"]
 

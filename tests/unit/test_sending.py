@@ -28,7 +28,7 @@ def window(steps: int, spans: int) -> Window:
     """Steps of two ranks with `spans` module calls each."""
     counts = StepCounts("decode", False, 0, 8, 8)
     made = [
-        EngineStep(n, counts, (at := n * STEP_TICKS), at + 10, at + 900_000, at + 900_010, at) for n in range(steps)
+        EngineStep(n, counts, (at := n * STEP_TICKS), at + 10, at + 900_000, at + 900_010, at, n) for n in range(steps)
     ]
     entries = array.array("q")
     starts = []

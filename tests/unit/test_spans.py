@@ -8,7 +8,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from vime_otel.data.spans import Frame, Node, Span, flatten, rebuild
+from vime_otel.data.spans import Frame, Node, Span, StackNames, flatten, rebuild
 
 ROOT = Span("decode step", "", "step", 1000, 2000, b"r" * 8)
 
@@ -32,7 +32,7 @@ def test_a_child_that_starts_at_the_same_tick_is_inside() -> None:
 
 
 def test_a_torn_log_is_refused() -> None:
-    with pytest.raises(ValueError, match="4 integers is not whole"):
+    with pytest.raises(ValueError, match="4 integers .* is not whole"):
         rebuild([1, 2, 3, 4])
 
 
@@ -42,7 +42,7 @@ def test_an_empty_log_has_no_trees() -> None:
 
 def test_flattened_spans_carry_stack_parent_and_unix_times() -> None:
     frames = [Frame("execute_model"), Frame("mlp:Block", "layers.0.mlp")]
-    spans = flatten([Node(0, 10, 90, [Node(1, 20, 30, [])])], frames, ROOT, 1000, ids())
+    spans = flatten([Node(0, 10, 90, [Node(1, 20, 30, [])])], StackNames(frames), ROOT, 1000, ids())
     outer, inner = spans
     assert (outer.stack, outer.start_unix_nano, outer.end_unix_nano) == ("step;execute_model", 1010, 1090)
     assert inner.stack == "step;execute_model;mlp:Block"
@@ -51,12 +51,12 @@ def test_flattened_spans_carry_stack_parent_and_unix_times() -> None:
 
 
 def test_a_span_is_cut_to_its_parents_times() -> None:
-    (span,) = flatten([Node(0, -50, 5000, [])], [Frame("f")], ROOT, 1000, ids())
+    (span,) = flatten([Node(0, -50, 5000, [])], StackNames([Frame("f")]), ROOT, 1000, ids())
     assert (span.start_unix_nano, span.end_unix_nano) == (1000, 2000)
 
 
 def test_a_frame_name_can_not_break_a_stack() -> None:
-    (span,) = flatten([Node(0, 1, 2, [])], [Frame("a;b\nc")], ROOT, 1000, ids())
+    (span,) = flatten([Node(0, 1, 2, [])], StackNames([Frame("a;b\nc")]), ROOT, 1000, ids())
     assert span.name == "a;b\nc"
     assert span.stack == "step;a%3Bb%0Ac"
 

@@ -3,16 +3,18 @@
 from __future__ import annotations
 
 import array
+import time
 from collections.abc import Callable
 from typing import Any
 
 import pytest
 
 from vime_otel.recorder import eventlog
+from vime_otel.recorder.device_clock import DeviceClock
 from vime_otel.recorder.eventlog import EventLog
 from vime_otel.recorder.patches import HookTargets, Patches
-from vime_otel.recorder.window import Clock, RankLog
-from vime_otel.recorder.worker import WorkerRecorder
+from vime_otel.recorder.window import Clock, RankLog, WorkerOrder
+from vime_otel.recorder.worker import FOLDING_FRAME, WorkerRecorder
 
 
 class Runner:
@@ -20,6 +22,19 @@ class Runner:
 
     def execute(self) -> str:
         return "output"
+
+    def sample(self) -> str:
+        return "tokens"
+
+
+class FakeEvent:
+    """Stands for a device event of a device whose clock goes at the host's pace."""
+
+    def record(self) -> None:
+        self.ticks = time.perf_counter_ns()
+
+    def elapsed_time(self, later: FakeEvent) -> float:
+        return (later.ticks - self.ticks) / 1e6
 
 
 class FakeHooks:
@@ -29,7 +44,16 @@ class FakeHooks:
         self.fail_install = False
         self.syncs = 0
 
-    def install(self, log: EventLog, patches: Patches, recorder: WorkerRecorder) -> None:
+    def free_memory_mib(self) -> float:
+        return 500.0
+
+    def device_clock(self) -> DeviceClock:
+        return DeviceClock(FakeEvent, lambda: None)
+
+    def install_in_step(self, log: EventLog, patches: Patches, recorder: WorkerRecorder, order: WorkerOrder) -> None:
+        patches.set(self.runner, "sample", log.timed(self.runner.sample, "sample_tokens"))
+
+    def install_on_runner(self, log: EventLog, patches: Patches, recorder: WorkerRecorder) -> None:
         original, timed = self.runner.execute, log.timed(self.runner.execute, "execute_model")
         patches.set(self.runner, "execute", lambda: timed() if recorder.begin_step() else original())
         if self.fail_install:
@@ -66,7 +90,7 @@ def taken(answer: dict[str, Any]) -> tuple[int, list[int]]:
 
 
 def test_a_window_holds_the_asked_steps_and_no_more(hooks: FakeHooks, recorder: WorkerRecorder) -> None:
-    assert recorder.arm(2, "host") == {"errors": []}
+    assert recorder.arm(WorkerOrder(2, "host")) == {"errors": []}
     assert [hooks.runner.execute() for _ in range(4)] == ["output"] * 4
     assert vars(hooks.runner) == {}, "the hooks went by themselves after the last step"
     answer = recorder.take()
@@ -75,7 +99,7 @@ def test_a_window_holds_the_asked_steps_and_no_more(hooks: FakeHooks, recorder: 
 
 
 def test_without_a_limit_it_records_until_taken(hooks: FakeHooks, recorder: WorkerRecorder) -> None:
-    recorder.arm(None, "host")
+    recorder.arm(WorkerOrder(None, "host"))
     for _ in range(5):
         hooks.runner.execute()
     assert taken(recorder.take())[0] == 5
@@ -86,15 +110,16 @@ def test_without_a_limit_it_records_until_taken(hooks: FakeHooks, recorder: Work
 def test_only_sync_timing_waits_for_the_device(
     hooks: FakeHooks, recorder: WorkerRecorder, timing: str, syncs: int
 ) -> None:
-    recorder.arm(1, timing)
+    recorder.arm(WorkerOrder(1, timing))
+    calibrated = hooks.syncs
     hooks.runner.execute()
-    recorder.take()
-    assert hooks.syncs == syncs
+    assert hooks.syncs - calibrated == syncs
+    assert (recorder.take()["log"].sync_ns > 0) == (timing == "sync")
 
 
 def test_arming_that_fails_half_way_leaves_nothing_and_answers_why(hooks: FakeHooks, recorder: WorkerRecorder) -> None:
     hooks.fail_install = True
-    (error,) = recorder.arm(1, "host")["errors"]
+    (error,) = recorder.arm(WorkerOrder(1, "host"))["errors"]
     assert "no such module" in error
     assert vars(hooks.runner) == {}
     assert hooks.runner.execute() == "output"
@@ -105,7 +130,7 @@ def test_taking_what_was_never_armed_answers_an_empty_log(recorder: WorkerRecord
 
 
 def test_taking_never_raises(hooks: FakeHooks, recorder: WorkerRecorder) -> None:
-    recorder.arm(1, "host")
+    recorder.arm(WorkerOrder(1, "host"))
 
     def fail() -> tuple[int, int]:
         raise RuntimeError("no such place")
@@ -117,28 +142,111 @@ def test_taking_never_raises(hooks: FakeHooks, recorder: WorkerRecorder) -> None
 
 
 def test_arming_twice_starts_afresh(hooks: FakeHooks, recorder: WorkerRecorder) -> None:
-    recorder.arm(5, "host")
+    recorder.arm(WorkerOrder(5, "host"))
     hooks.runner.execute()
-    recorder.arm(5, "host")
+    recorder.arm(WorkerOrder(5, "host"))
     hooks.runner.execute()
     assert taken(recorder.take()) == (1, [0])
     assert vars(hooks.runner) == {}
 
 
-def test_a_log_that_is_full_ends_the_window_and_says_so(
-    hooks: FakeHooks, recorder: WorkerRecorder, monkeypatch: pytest.MonkeyPatch
+def steps(hooks: FakeHooks, count: int) -> None:
+    """Run so many steps, of two spans each where they are recorded."""
+    for _ in range(count):
+        assert (hooks.runner.execute(), hooks.runner.sample()) == ("output", "tokens")
+
+
+def test_beyond_its_limit_a_log_goes_on_as_totals_and_keeps_whole_steps(
+    hooks: FakeHooks, recorder: WorkerRecorder
 ) -> None:
-    monkeypatch.setattr("vime_otel.recorder.worker.MAX_ENTRIES", 5)
-    recorder.arm(None, "host")
-    for _ in range(4):
-        assert hooks.runner.execute() == "output"
+    recorder.arm(WorkerOrder(None, "host", max_spans=5))
+    steps(hooks, 4)
     answer = recorder.take()
-    assert taken(answer)[0] == 2
-    assert "full after 2 steps" in answer["errors"][0]
+    assert answer["errors"] == []
+    log = answer["log"]
+    names = [name for name, _ in log.frames]
+    assert sorted(log.folded) == [2, 3]
+    assert {(tuple(names[frame] for frame in path), calls) for path, _, calls in log.folded[3]} == {
+        (("execute_model",), 1),
+        (("sample_tokens",), 1),
+        ((FOLDING_FRAME,), 1),
+    }
+    assert all(ns > 0 for _, ns, _ in log.folded[3])
+
+
+def test_device_events_can_not_be_folded_on_the_way_so_a_full_log_ends_the_window(
+    hooks: FakeHooks, recorder: WorkerRecorder
+) -> None:
+    recorder.arm(WorkerOrder(None, "events", max_spans=5))
+    steps(hooks, 4)
+    assert vars(hooks.runner) == {}
+    answer = recorder.take()
+    assert "full after 3 steps" in answer["errors"][0]
+    assert taken(answer)[0] == 6
+
+
+def test_one_step_in_k_is_recorded_and_between_them_modules_are_left_alone(
+    hooks: FakeHooks, recorder: WorkerRecorder
+) -> None:
+    recorder.arm(WorkerOrder(None, "host", every=3))
+    hooked = []
+    for _ in range(7):
+        hooks.runner.execute()
+        hooked.append("sample" in vars(hooks.runner))
+        hooks.runner.sample()
+    assert hooked == [True, False, False, True, False, False, True]
+    assert taken(recorder.take()) == (6, [0, 6, 12])
+
+
+def test_a_window_can_be_taken_in_pieces(hooks: FakeHooks, recorder: WorkerRecorder) -> None:
+    recorder.arm(WorkerOrder(None, "host", every=2))
+    steps(hooks, 3)
+    assert taken(recorder.take(more=True)) == (4, [0, 6])
+    steps(hooks, 3)
+    assert taken(recorder.take()) == (2, [0])
+    assert vars(hooks.runner) == {}
+
+
+def test_the_first_forced_eager_step_is_discarded(hooks: FakeHooks, recorder: WorkerRecorder) -> None:
+    recorder.arm(WorkerOrder(2, "host", force_eager=True))
+    steps(hooks, 4)
+    assert taken(recorder.take()) == (4, [0, 6])
+
+
+def test_a_step_says_how_it_was_run_and_what_is_said_first_counts(hooks: FakeHooks, recorder: WorkerRecorder) -> None:
+    recorder.arm(WorkerOrder(None, "host"))
+    recorder.executed("before any step")
+    for told in (["compiled", "eager"], [], ["full_graph"]):
+        hooks.runner.execute()
+        for execution in told:
+            recorder.executed(execution)
+    assert recorder.take()["log"].executions == ["compiled", "", "full_graph"]
+
+
+def test_a_forced_eager_run_is_refused_where_memory_is_short(recorder: WorkerRecorder) -> None:
+    assert recorder.check(True, 400) == {"errors": []}
+    assert recorder.check(False, 1024) == {"errors": []}
+    (error,) = recorder.check(True, 1024)["errors"]
+    assert "500 MiB of device memory are free" in error
+    assert "VIME_OTEL_MIN_FREE_MIB" in error
+
+
+def test_events_give_every_span_its_times_on_the_device(hooks: FakeHooks, recorder: WorkerRecorder) -> None:
+    recorder.arm(WorkerOrder(2, "events"))
+    steps(hooks, 2)
+    log = recorder.take()["log"]
+    entries, device = array.array("q", log.entries), array.array("q", log.device)
+    assert len(device) == len(entries) // 3 * 2 == 8
+    for span in range(4):
+        start, end = entries[3 * span + 1 : 3 * span + 3]
+        begin, finish = device[2 * span : 2 * span + 2]
+        # The fake device runs at the host's pace; it was marked inside of the host's readings.
+        assert start - 1_000_000 < begin <= finish < end + 1_000_000
+    assert hooks.syncs == 0
 
 
 def test_what_a_dummy_pass_records_is_thrown_away(hooks: FakeHooks, recorder: WorkerRecorder) -> None:
-    recorder.arm(None, "host")
+    recorder.arm(WorkerOrder(None, "host"))
     hooks.runner.execute()
 
     def dummy() -> str:

@@ -31,6 +31,9 @@ MODULE = "vime.module"
 STEP_KIND = "vime.step.kind"
 SPANS_MADE = "vime.spans.made"
 SPANS_DROPPED = "vime.spans.dropped"
+COUNTED_NS = "vime.counted_ns"
+HOST_START = "vime.host.start_unix_nano"
+HOST_DURATION = "vime.host.duration_ns"
 STEP_EVENT = "vime.step.folded"
 CLOSING_EVENT = "vime.recording.closed"
 
@@ -42,7 +45,7 @@ MAX_PAYLOAD_BYTES = MAX_REQUEST_BYTES - 64 * 1024
 
 MAX_SPANS_PER_RANK_STEP = 8000
 
-SPAN_BYTES = 140
+SPAN_BYTES = 240
 """A span on the wire without its texts, at the most."""
 
 _ROW_ATTRIBUTES = (
@@ -62,6 +65,12 @@ _ROW_ATTRIBUTES = (
 def step_ids(recording_id: str, engine: str, index: int) -> tuple[bytes, bytes]:
     """(trace id, root span id) of a step: every rank computes the same ones, nobody coordinates."""
     digest = hashlib.sha256(f"{recording_id}/{engine}/{index}".encode()).digest()
+    return digest[:16], digest[16:24]
+
+
+def group_ids(recording_id: str, group: str, wave: int, step: int) -> tuple[bytes, bytes]:
+    """(trace id, root span id) of a lockstep step, likewise the same for all engines of the group."""
+    digest = hashlib.sha256(f"{recording_id}/{group}/{wave}/{step}".encode()).digest()
     return digest[:16], digest[16:24]
 
 
@@ -113,6 +122,18 @@ def plain_attributes(messages: Iterable[KeyValue]) -> dict[str, Any]:
     return {message.key: plain_value(message.value) for message in messages}
 
 
+def span_attributes(span: Span, kind: str) -> dict[str, Any]:
+    """The attributes of every span."""
+    values: dict[str, Any] = {STACK: span.stack, STEP_KIND: kind}
+    if span.module:
+        values[MODULE] = span.module
+    if span.counted_ns is not None:
+        values[COUNTED_NS] = span.counted_ns
+    if span.host is not None:
+        values[HOST_START], values[HOST_DURATION] = span.host[0], span.host[1] - span.host[0]
+    return values
+
+
 def root_attributes(recording_id: str, row: StepRow, timing: str) -> dict[str, Any]:
     """The attributes of a step's root span beyond those of every span."""
     return {
@@ -122,6 +143,7 @@ def root_attributes(recording_id: str, row: StepRow, timing: str) -> dict[str, A
         "vime.step.execution": row.execution,
         "vime.step.timing": timing,
         "vime.step.interval_ns": row.interval_ns,
+        "vime.step.overlapped": row.overlapped,
         "vime.step.context_tokens": row.context_tokens,
         "vime.step.generation_tokens": row.generation_tokens,
         "vime.step.requests": row.requests,
@@ -131,7 +153,7 @@ def root_attributes(recording_id: str, row: StepRow, timing: str) -> dict[str, A
 
 
 def span_message(span: Span, trace_id: bytes, kind: str, extra: Mapping[str, Any]) -> SpanMessage:
-    """One span on the wire: its frame as name, `vime.stack` and `vime.step.kind` always."""
+    """One span on the wire, with the attributes of every span and `extra`."""
     message = SpanMessage(
         trace_id=trace_id,
         span_id=span.span_id,
@@ -141,19 +163,16 @@ def span_message(span: Span, trace_id: bytes, kind: str, extra: Mapping[str, Any
         start_time_unix_nano=span.start_unix_nano,
         end_time_unix_nano=span.end_unix_nano,
     )
-    _add_text(message.attributes, STACK, span.stack)
-    _add_text(message.attributes, STEP_KIND, kind)
-    if span.module:
-        _add_text(message.attributes, MODULE, span.module)
+    for key, value in span_attributes(span, kind).items():
+        pair = message.attributes.add()
+        pair.key = key
+        if isinstance(value, str):
+            pair.value.string_value = value
+        else:
+            pair.value.int_value = value
     if extra:
         message.attributes.extend(attributes(extra))
     return message
-
-
-def _add_text(target: Any, key: str, value: str) -> None:
-    pair = target.add()
-    pair.key = key
-    pair.value.string_value = value
 
 
 def resource(values: Mapping[str, Any]) -> Resource:

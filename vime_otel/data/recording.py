@@ -39,6 +39,11 @@ class StepRow:
     resumed: int = 0
     speculative_tokens: int = 0
 
+    @property
+    def overlapped(self) -> bool:
+        """Whether another step was under way when this one began."""
+        return self.duration_ns != self.interval_ns
+
     def as_dict(self) -> dict[str, Any]:
         """The row as it stands in steps.json."""
         return asdict(self)

@@ -28,17 +28,31 @@ DIR = Setting(
     "folder for the file trigger: write N into `DIR/start`, the folded files appear beside it",
 )
 TOKEN = Setting("VIME_OTEL_TOKEN", "", "bearer token, sent by recorders and commands, asked for by the collector")
-TIMING = Setting("VIME_OTEL_TIMING", "sync", "`sync`: the device is synchronised at both ends of a span; `host`: never")
+TIMING = Setting(
+    "VIME_OTEL_TIMING",
+    "sync",
+    "`sync`: the device is synchronised at both ends of a span; `events`: device events at both ends, read after the"
+    " window; `host`: neither",
+)
 DECODE_TOKENS = Setting(
     "VIME_OTEL_DECODE_TOKENS",
     "",
     "a number N: steps with more than N scheduled tokens count as prefill, whatever the scheduler says",
 )
+MAX_SPANS = Setting(
+    "VIME_OTEL_MAX_SPANS",
+    "2000000",
+    "spans that a rank keeps of one window (24 bytes each); beyond, totals go on and spans are dropped by whole steps",
+)
+MIN_FREE_MIB = Setting(
+    "VIME_OTEL_MIN_FREE_MIB", "1024", "a forced eager run is refused where less device memory than this is free"
+)
 RUNS = Setting("VIME_OTEL_RUNS", "runs", "folder of the run directories, for every command")
 ROUTER_KEY = Setting("VIME_OTEL_ROUTER_KEY", "", "bearer token of a router that was started with `--api-key`")
 DEBUG = Setting("VIME_OTEL_DEBUG", "", "any value: an unexpected error of a command shows its traceback")
 
-ALL = (COLLECTOR, DIR, TOKEN, TIMING, DECODE_TOKENS, RUNS, ROUTER_KEY, DEBUG)
+ALL = (COLLECTOR, DIR, TOKEN, TIMING, DECODE_TOKENS, MAX_SPANS, MIN_FREE_MIB, RUNS, ROUTER_KEY, DEBUG)
+TIMINGS = ("sync", "events", "host")
 _MOST_DIGITS = 15
 
 
@@ -59,18 +73,21 @@ def secret(setting: Setting) -> str:
 
 
 def timing() -> str:
-    """`sync` or `host`; raises UsageError for anything else."""
+    """One of TIMINGS; raises UsageError for anything else."""
     value = get(TIMING)
-    if value not in ("sync", "host"):
-        raise UsageError(f"{TIMING.name}={value!r} is neither `sync` nor `host`; unset it or choose one")
+    if value not in TIMINGS:
+        raise UsageError(f"{TIMING.name}={value!r:.60} is none of {', '.join(TIMINGS)}; unset it or choose one")
     return value
 
 
 def decode_tokens() -> int | None:
     """The N of the token rule, or None where the scheduler's own numbers decide."""
-    value = get(DECODE_TOKENS)
-    if not value:
-        return None
+    return whole_number(DECODE_TOKENS) if get(DECODE_TOKENS) else None
+
+
+def whole_number(setting: Setting) -> int:
+    """The variable's value as a number; raises UsageError for one that is none."""
+    value = get(setting)
     if not (value.isascii() and value.isdigit() and len(value) <= _MOST_DIGITS):
-        raise UsageError(f"{DECODE_TOKENS.name}={value!r:.60} is not a whole number; unset it or give one")
+        raise UsageError(f"{setting.name}={value!r:.60} is not a whole number; unset it or give one")
     return int(value)

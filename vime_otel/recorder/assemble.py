@@ -4,18 +4,22 @@ from __future__ import annotations
 
 import array
 import os
+from collections import deque
 from collections.abc import Callable, Iterable, Iterator, Sequence
 from dataclasses import dataclass
 
 from vime_otel.data.folded import Folded
-from vime_otel.data.otlp import MAX_PAYLOAD_BYTES, MAX_SPANS_PER_RANK_STEP, SPAN_BYTES, step_ids
+from vime_otel.data.otlp import MAX_PAYLOAD_BYTES, MAX_SPANS_PER_RANK_STEP, SPAN_BYTES, group_ids, step_ids
 from vime_otel.data.recording import ENGINE_PART, StepRow, StepTotals
-from vime_otel.data.spans import Frame, Node, Span, flatten, rebuild
+from vime_otel.data.spans import ENTRY, Frame, Node, Span, StackNames, flatten, rebuild
 
 from .window import EngineStep, RankLog, Window
 
 ENGINE_FRAMES = (Frame("schedule"), Frame("wait"), Frame("update_from_output"))
 _SCHEDULE, _WAIT, _UPDATE = range(3)
+
+Stretch = tuple[int, int]
+"""Begin and end in ticks of the engine's clock."""
 
 
 @dataclass(frozen=True)
@@ -50,8 +54,9 @@ def assemble(window: Window, new_ids: Callable[[int], Sequence[bytes]] | None = 
     """The steps of a window, in order. `new_ids` makes span ids (from os.urandom by default)."""
     make_ids = new_ids or _random_ids
     ranks = [_Rank(log, window) for log in window.ranks]
-    for step in window.steps:
-        yield _assemble_step(window, step, ranks, make_ids)
+    names = StackNames(ENGINE_FRAMES)
+    for step, trees, around in _with_surroundings(window, ranks):
+        yield _assemble_step(window, step, ranks, trees, around, names, make_ids)
 
 
 def _random_ids(count: int) -> list[bytes]:
@@ -65,43 +70,120 @@ class _Rank:
     def __init__(self, log: RankLog, window: Window):
         self.name = str(log.rank)
         self.stage = log.stage
-        self.frames = [Frame(*frame) for frame in log.frames]
+        self.names = StackNames([Frame(*frame) for frame in log.frames])
+        self.folded = log.folded
+        self.executions = log.executions
         self._entries = array.array("q", log.entries)
+        self._device = array.array("q", log.device)
         self._bounds = [*log.starts, len(self._entries)]
         # On one boot of one host perf_counter is one clock; elsewhere only the wall clocks agree.
         clock = window.clock if log.clock.host == window.clock.host else log.clock
         self.shift = clock.ticks_to_unix_nano
+        self.to_engine = self.shift - window.clock.ticks_to_unix_nano
 
-    def outermost(self, index: int, root: Span) -> list[Node]:
+    def outermost(self, step: EngineStep) -> list[Node]:
         """The trees of a step, less what lies outside of it."""
-        if index + 1 >= len(self._bounds):
+        if step.position is None or step.position + 1 >= len(self._bounds):
             return []
-        nodes = rebuild(self._entries[self._bounds[index] : self._bounds[index + 1]])
+        start, end = self._bounds[step.position], self._bounds[step.position + 1]
+        device = self._device[start // ENTRY * 2 : end // ENTRY * 2]
+        nodes = rebuild(self._entries[start:end], device)
+        shift = self.to_engine
         return [
-            node
-            for node in nodes
-            if node.start + self.shift < root.end_unix_nano and node.end + self.shift > root.start_unix_nano
+            node for node in nodes if node.start + shift < step.update_end and node.end + shift > step.schedule_start
         ]
+
+    def stretches(self, nodes: Iterable[Node]) -> list[Stretch]:
+        """When the rank was at work."""
+        return [(node.start + self.to_engine, node.end + self.to_engine) for node in nodes]
+
+
+@dataclass(frozen=True)
+class _Around:
+    """What else went on while a step lasted: stretches of any step, sorted, without overlap."""
+
+    ranks: list[Stretch]
+    engine: list[Stretch]
+
+
+def _with_surroundings(window: Window, ranks: list[_Rank]) -> Iterator[tuple[EngineStep, list[list[Node]], _Around]]:
+    """Every step with its ranks' trees and its surroundings; no more steps in memory than overlap."""
+    near: deque[tuple[EngineStep, list[list[Node]]]] = deque()
+    coming = iter(window.steps)
+    read_until = -1
+    upcoming: EngineStep | None = None
+    for step in window.steps:
+        while near and near[0][0].update_end < step.schedule_start and near[0][0] is not step:
+            near.popleft()
+        while read_until < step.update_end:
+            upcoming = next(coming, None)
+            if upcoming is None:
+                break
+            near.append((upcoming, [rank.outermost(upcoming) for rank in ranks]))
+            read_until = upcoming.schedule_start
+        busy = [
+            stretch
+            for _, trees in near
+            for rank, nodes in zip(ranks, trees, strict=True)
+            for stretch in rank.stretches(nodes)
+        ]
+        engine = [
+            stretch
+            for other, _ in near
+            for stretch in (
+                (other.schedule_start, other.schedule_end),
+                (other.update_start, other.update_end),
+            )
+        ]
+        trees = next(trees for other, trees in near if other is step)
+        yield step, trees, _Around(_union(busy), _union(engine))
 
 
 def _assemble_step(
-    window: Window, step: EngineStep, ranks: list[_Rank], make_ids: Callable[[int], Sequence[bytes]]
+    window: Window,
+    step: EngineStep,
+    ranks: list[_Rank],
+    trees: list[list[Node]],
+    around: _Around,
+    engine_names: StackNames,
+    make_ids: Callable[[int], Sequence[bytes]],
 ) -> AssembledStep:
-    engine = window.engine["engine"]
-    trace_id, root_id = step_ids(window.command.recording, engine, step.index)
+    row, root = _row_and_root(window, step, ranks)
+    parts = []
+    for rank, nodes in zip(ranks, trees, strict=True):
+        if step.position is None:
+            continue
+        spans = flatten(nodes, rank.names, root, rank.shift, _ids_for(nodes, make_ids))
+        parts.append(_rank_part(row, rank, step.position, spans))
+    own = _engine_nodes(step, around)
+    spans = flatten(own, engine_names, root, window.clock.ticks_to_unix_nano, make_ids(len(own)))
+    folded = Folded()
+    # The step counts what it adds to the clock: overlapping steps would else count time twice.
+    folded.add("step", row.interval_ns)
+    return AssembledStep(row, root, _part(row, ENGINE_PART, -1, spans, folded, spans_made=1), parts)
+
+
+def _row_and_root(window: Window, step: EngineStep, ranks: list[_Rank]) -> tuple[StepRow, Span]:
+    engine, recording, counts = window.engine, window.command.recording, step.counts
+    trace_id, root_id = step_ids(recording, engine["engine"], step.index)
+    parent = b""
+    if step.lockstep is not None and engine.get("dp_group"):
+        # One trace for the whole group; its root is the step of the group's first engine.
+        trace_id, group_root = group_ids(recording, engine["dp_group"], *step.lockstep)
+        root_id, parent = (group_root, b"") if engine["dp_rank"] == 0 else (root_id, group_root)
     shift = window.clock.ticks_to_unix_nano
-    counts = step.counts
-    root = Span(f"{counts.kind} step", "", "step", step.schedule_start + shift, step.update_end + shift, root_id)
-    interval_start = max(step.schedule_start, step.previous_update_end)
+    root = Span(
+        f"{counts.kind} step", "", "step", step.schedule_start + shift, step.update_end + shift, root_id, parent
+    )
     row = StepRow(
-        engine=engine,
+        engine=engine["engine"],
         index=step.index,
         kind=counts.kind,
         mixed=counts.mixed,
-        execution=window.engine["execution"],
+        execution=_execution(step, ranks) or engine["execution"],
         start_unix_nano=root.start_unix_nano,
         duration_ns=root.duration_ns,
-        interval_ns=step.update_end - interval_start,
+        interval_ns=step.update_end - _interval_start(step),
         context_tokens=counts.context_tokens,
         generation_tokens=counts.generation_tokens,
         requests=counts.requests,
@@ -109,24 +191,64 @@ def _assemble_step(
         speculative_tokens=counts.speculative_tokens,
         trace_id=trace_id.hex(),
     )
-    trees = [rank.outermost(step.index, root) for rank in ranks]
-    parts = []
-    for rank, nodes in zip(ranks, trees, strict=True):
-        spans = flatten(nodes, rank.frames, root, rank.shift, _ids_for(nodes, make_ids))
-        parts.append(_part(row, rank.name, rank.stage, spans, Folded()))
-    busy = [
-        (node.start + rank.shift - shift, node.end + rank.shift - shift)
-        for rank, nodes in zip(ranks, trees, strict=True)
-        for node in nodes
-    ]
-    own = [Node(_SCHEDULE, step.schedule_start, step.schedule_end, [])]
-    own += [Node(_WAIT, *gap, []) for gap in _gaps(max(step.schedule_end, interval_start), step.update_start, busy)]
-    own.append(Node(_UPDATE, step.update_start, step.update_end, []))
-    folded = Folded()
-    # The step counts what it adds to the clock: overlapping steps would else count time twice.
-    folded.add("step", row.interval_ns)
-    own_spans = flatten(own, ENGINE_FRAMES, root, shift, make_ids(len(own)))
-    return AssembledStep(row, root, _part(row, ENGINE_PART, -1, own_spans, folded, spans_made=1), parts)
+    if row.overlapped:
+        root.counted_ns = row.interval_ns
+    return row, root
+
+
+def _execution(step: EngineStep, ranks: list[_Rank]) -> str:
+    if step.position is None:
+        return ""
+    told = [rank.executions[step.position] for rank in ranks if step.position < len(rank.executions)]
+    return "+".join(sorted(set(filter(None, told))))
+
+
+def _interval_start(step: EngineStep) -> int:
+    return max(step.schedule_start, step.previous_update_end)
+
+
+def _engine_nodes(step: EngineStep, around: _Around) -> list[Node]:
+    """The engine's own frames. What of them ran beside a rank at work is not on the clock and counts nothing.
+
+    `wait` is what is left of the step's interval: neither a rank nor the engine was at work, on
+    this step or another one.
+    """
+    if step.position is None:  # it did nothing but keep its group company
+        return []
+    nodes = [_engine_node(_SCHEDULE, step.schedule_start, step.schedule_end, around)]
+    waited_from = max(step.schedule_end, _interval_start(step))
+    for start, end in _without([(waited_from, step.update_start)], around.ranks):
+        nodes += [Node(_WAIT, *gap, []) for gap in _without([(start, end)], around.engine)]
+    nodes.append(_engine_node(_UPDATE, step.update_start, step.update_end, around))
+    return nodes
+
+
+def _engine_node(frame: int, start: int, end: int, around: _Around) -> Node:
+    counted = sum(rest_end - rest_start for rest_start, rest_end in _without([(start, end)], around.ranks))
+    return Node(frame, start, end, [], None if counted == end - start else counted)
+
+
+def _union(stretches: Iterable[Stretch]) -> list[Stretch]:
+    merged: list[Stretch] = []
+    for start, end in sorted(stretches):
+        if merged and start <= merged[-1][1]:
+            merged[-1] = (merged[-1][0], max(merged[-1][1], end))
+        else:
+            merged.append((start, end))
+    return merged
+
+
+def _without(stretches: Iterable[Stretch], taken: Iterable[Stretch]) -> Iterator[Stretch]:
+    """What is left of `stretches` where nothing is `taken` (sorted)."""
+    for start, end in stretches:
+        for taken_start, taken_end in taken:
+            if taken_start >= end:
+                break
+            if taken_start > start:
+                yield start, taken_start
+            start = max(start, taken_end)
+        if start < end:
+            yield start, end
 
 
 def _ids_for(nodes: list[Node], make_ids: Callable[[int], Sequence[bytes]]) -> Sequence[bytes]:
@@ -138,24 +260,29 @@ def _ids_for(nodes: list[Node], make_ids: Callable[[int], Sequence[bytes]]) -> S
     return make_ids(count)
 
 
-def _gaps(start: int, end: int, busy: Iterable[tuple[int, int]]) -> Iterator[tuple[int, int]]:
-    """What is left of start..end without the `busy` stretches."""
-    for busy_start, busy_end in sorted(busy):
-        if busy_start >= end:
-            break
-        if busy_start > start:
-            yield start, busy_start
-        start = max(start, busy_end)
-    if start < end:
-        yield start, end
+def _rank_part(row: StepRow, rank: _Rank, position: int, spans: list[Span]) -> StepPart:
+    paths = rank.folded.get(position)
+    if paths is None:
+        return _part(row, rank.name, rank.stage, spans, Folded())
+    # Folded by the rank, which had no room for the spans: all of them count as dropped.
+    folded = Folded()
+    for path, inclusive_ns, calls in paths:
+        folded.add(rank.names.of_path("step", path), inclusive_ns, calls)
+    made = sum(folded.calls.values())
+    return StepPart(_totals(row, rank.name, rank.stage, folded, made, made), [], None)
 
 
 def _part(row: StepRow, rank: str, stage: int, spans: list[Span], folded: Folded, spans_made: int = 0) -> StepPart:
     for span in spans:
-        folded.add(span.stack, span.duration_ns)
+        folded.add(span.stack, span.total_ns)
     kept = _cap(spans)
     dropped = len(spans) - len(kept)
-    totals = StepTotals(
+    totals = _totals(row, rank, stage, folded, len(spans) + spans_made, dropped)
+    return StepPart(totals, kept, spans[0] if dropped else None)
+
+
+def _totals(row: StepRow, rank: str, stage: int, folded: Folded, made: int, dropped: int) -> StepTotals:
+    return StepTotals(
         engine=row.engine,
         rank=rank,
         stage=stage,
@@ -164,10 +291,9 @@ def _part(row: StepRow, rank: str, stage: int, spans: list[Span], folded: Folded
         stacks=tuple(folded.inclusive_ns),
         inclusive_ns=tuple(folded.inclusive_ns.values()),
         calls=tuple(folded.calls.values()),
-        spans_made=len(spans) + spans_made,
+        spans_made=made,
         spans_dropped=dropped,
     )
-    return StepPart(totals, kept, spans[0] if dropped else None)
 
 
 def _cap(spans: list[Span]) -> list[Span]:

@@ -100,7 +100,21 @@ class CollectorDoor(Door):
             if recording == self._recording:
                 self.recorder.cancel(recording, "cancelled by the collector")
             return
-        command = Command(recording, order["steps"], order["kind"], order["timing"], order["deadline_seconds"])
+        if order["type"] == "start":
+            wave, step = order["position"]
+            self.recorder.start_at(recording, (wave, step))
+            return
+        command = Command(
+            recording,
+            order["steps"],
+            order["kind"],
+            order["timing"],
+            order["deadline_seconds"],
+            order.get("force_eager", False),
+            order.get("per_layer", False),
+            order.get("every", 1),
+            order.get("together", False),
+        )
         refusal = self.recorder.submit(command, self.deliver)
         if refusal is None:
             self._recording = recording

@@ -4,14 +4,20 @@ from __future__ import annotations
 
 import logging
 import threading
+import time
 from pathlib import Path
+from statistics import median
+from typing import Any
 
 from vime_otel.data import settings
 
 from .engine import EngineRecorder
+from .pace import AFTER_SECONDS, AFTER_STEPS
 from .window import Window
 
 logger = logging.getLogger("vllm.vime_otel")
+
+_PACE_LOOK_SECONDS = 0.02
 
 
 class Door(threading.Thread):
@@ -35,6 +41,7 @@ class Door(threading.Thread):
         raise NotImplementedError
 
     def _export(self, window: Window) -> None:
+        window.unrecorded = self._unrecorded(window)
         try:
             error = self.export(window)
         except Exception as failure:  # noqa: BLE001 - told to the user instead
@@ -42,6 +49,17 @@ class Door(threading.Thread):
         if error is not None:
             logger.warning("vime-otel: recording %s was not exported whole: %s", window.command.recording, error)
         self.recorder.exported(error)
+
+    def _unrecorded(self, window: Window) -> dict[str, Any]:
+        """How long decode steps take without a recording, at the batch of the recorded ones."""
+        batches = [step.counts.requests for step in window.steps if step.counts.kind == "decode"]
+        if not batches:
+            return {}
+        pace = self.recorder.pace
+        deadline = time.monotonic() + AFTER_SECONDS
+        while pace.steps_after() <= AFTER_STEPS and time.monotonic() < deadline:
+            self.closed.wait(_PACE_LOOK_SECONDS)
+        return {"decode": pace.beside(int(median(batches)))}
 
 
 def open_doors(recorder: EngineRecorder) -> list[Door]:

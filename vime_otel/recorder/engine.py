@@ -15,8 +15,9 @@ from collections.abc import Callable
 from dataclasses import dataclass, replace
 from typing import Any, Protocol
 
+from .pace import Pace
 from .patches import Patches
-from .window import Clock, Command, EngineStep, RankLog, StepCounts, Window
+from .window import Clock, Command, EngineStep, Position, RankLog, StepCounts, Window, WorkerOrder
 
 logger = logging.getLogger("vllm.vime_otel")
 
@@ -26,10 +27,14 @@ Deliver = Callable[[Window], None]
 class Port(Protocol):
     """What the recorder needs of an engine; `vllm_engine` has the real one."""
 
+    max_spans: int
+    min_free_mib: int
+
     def workers_have_plugin(self) -> bool: ...
     def call_workers(self, method: str, *args: Any) -> list[Any]: ...
     def call_workers_later(self, method: str, *args: Any) -> Callable[[], list[Any] | None]: ...
-    def watch_scheduler(self, patches: Patches, watcher: EngineRecorder) -> None: ...
+    def watch_steps(self, patches: Patches, watcher: EngineRecorder) -> None: ...
+    def lockstep(self) -> Position | None: ...
     def count(self, scheduler_output: Any) -> StepCounts: ...
     def describe(self) -> dict[str, Any]: ...
     def refresh(self) -> dict[str, Any]: ...
@@ -46,6 +51,8 @@ class Status:
     steps_done: int = 0
     steps_asked: int = 0
     reason: str | None = None
+    position: Position | None = None
+    steps_per_second: float = 0.0
 
 
 ACTIVE_PHASES = ("armed", "recording", "exporting")
@@ -61,6 +68,7 @@ class EngineRecorder:
         # Read at every step by the wrapped step function: nothing else may stand there.
         self.due = False
         self.window_over = False
+        self.pace = Pace(clock)
         self._clock = clock
         self._orders: deque[Callable[[], None]] = deque()
         self._patches = Patches()
@@ -69,6 +77,12 @@ class EngineRecorder:
         self._deadline: float | None = None
         self._counted = 0
         self._scheduled = 0
+        self._seen = 0
+        self._positions = 0
+        self._discarding = False
+        self._waiting: Command | None = None
+        self._start_at: Position | None = None
+        self._last_position: Position | None = None
         self._open: dict[int, EngineStep] = {}
         self._last_update_end = 0
         self._arm_answers: Callable[[], list[Any] | None] = list
@@ -84,6 +98,8 @@ class EngineRecorder:
         """
         if self.status.phase in ACTIVE_PHASES:
             return f"recording {self.status.recording} is running on this engine"
+        if command.together and self.port.lockstep() is None:
+            return "this engine runs in no lockstep group, and can't start with one"
         self.status = Status("armed", command.recording, 0, command.steps)
         self._deadline = None if command.deadline_seconds is None else time.monotonic() + command.deadline_seconds
         self._order(lambda: self._arm(command, deliver))
@@ -93,6 +109,11 @@ class EngineRecorder:
         """End that recording before its time; one that does not run is passed over."""
         if self.status.recording == recording and self.status.phase in ("armed", "recording"):
             self._order(lambda: self._end_early(recording, reason, outcome))
+
+    def start_at(self, recording: str, position: Position) -> None:
+        """Let the steps of a recording that waits for its lockstep group begin at `position` at the earliest."""
+        if self.status.recording == recording and self.status.phase == "armed":
+            self._order(lambda: self._set_start(recording, position))
 
     def check_deadline(self) -> None:
         """Disarm when the command's deadline has passed. Doors call this now and then."""
@@ -120,13 +141,21 @@ class EngineRecorder:
 
     # -- called by the engine, on its thread -------------------------------------------------
 
-    def run_due(self) -> None:
-        """Carry out what doors ordered; between two steps."""
+    def run_due(self, stepping: bool = False) -> None:
+        """Carry out what doors ordered; between two steps, with `stepping` right before one."""
         self.due = False
         while self._orders:
             order = self._orders.popleft()
             try:
                 order()
+            except Exception as error:  # noqa: BLE001 - never into the engine
+                self._fail(error)
+        if self._waiting is not None:
+            self.due = True  # looks at every step where the group stands
+            try:
+                self._look_for_start(self._waiting)
+                if stepping:
+                    self._last_position = self.port.lockstep()
             except Exception as error:  # noqa: BLE001 - never into the engine
                 self._fail(error)
 
@@ -143,11 +172,18 @@ class EngineRecorder:
         window = self._window
         if window is None or not output.total_num_scheduled_tokens:
             return
+        if self._discarding:
+            self._discarding = False
+            return
         command = window.command
         if self._scheduled >= command.steps:
             return
+        number, self._seen = self._seen, self._seen + 1
+        if number % command.every:
+            return
+        position, self._positions = self._positions, self._positions + 1
         counts = self.port.count(output)
-        step = EngineStep(len(window.steps), counts, start, end)
+        step = EngineStep(len(window.steps), counts, start, end, position=position, lockstep=self.port.lockstep())
         window.steps.append(step)
         self._open[id(output)] = step
         if command.kind is None or command.kind == counts.kind:
@@ -156,13 +192,29 @@ class EngineRecorder:
     def on_update(self, output: Any, start: int, end: int) -> None:
         """The outputs of a scheduler output were processed, from `start` to `end` in ticks."""
         previous, self._last_update_end = self._last_update_end, end
-        window = self._window
         step = self._open.pop(id(output), None)
-        if window is None or step is None:
+        if self._window is None or step is None:
             return
+        self._close_step(self._window, step, start, end, previous)
+
+    def on_dummy(self, start: int, end: int) -> None:
+        """The engine kept its lockstep group company with a dummy batch, from `start` to `end` in ticks."""
+        previous, self._last_update_end = self._last_update_end, end
+        window = self._window
+        if window is None or self._scheduled >= window.command.steps:
+            return
+        if self._discarding:
+            self._discarding = False
+            return
+        step = EngineStep(len(window.steps), _IDLE, start, start, lockstep=self.port.lockstep())
+        window.steps.append(step)
+        self._scheduled += 1
+        self._close_step(window, step, end, end, previous)
+
+    def _close_step(self, window: Window, step: EngineStep, start: int, end: int, previous: int) -> None:
         step.update_start, step.update_end, step.previous_update_end = start, end, previous
         command = window.command
-        if command.kind is None or command.kind == step.counts.kind:
+        if command.kind in (None, step.counts.kind) or step.position is None:
             self._counted += 1
         self.status = Status("recording", command.recording, self._counted, command.steps)
         answers = self._arm_answers()
@@ -177,7 +229,7 @@ class EngineRecorder:
             self.window_over = True
 
     def watch_failed(self, error: BaseException) -> None:
-        """Following the scheduler failed: give the window up at the end of this step."""
+        """Following the engine failed: give the window up at the end of this step."""
         if self._window is not None and self._window.outcome == "done":
             self._window.reasons.append(f"the engine's recorder failed: {error!r}")
             self._window.outcome = "failed"
@@ -188,29 +240,95 @@ class EngineRecorder:
     def _arm(self, command: Command, deliver: Deliver) -> None:
         started = self._clock()
         self._deliver = deliver
+        refusal = self._refusal(command)
+        if refusal is not None:
+            self._deadline = None
+            self.status = Status("refused", command.recording, 0, command.steps, refusal)
+            return
+        if command.together:
+            self._waiting, self._start_at, self._last_position = command, None, None
+            self.due = True
+            self._tell_position(command)
+            return
+        self._open_window(command, started)
+
+    def _refusal(self, command: Command) -> str | None:
+        """Why this engine can't be armed so."""
         if not self._workers_checked:
             if not self.port.workers_have_plugin():
-                self._deadline = None
-                self.status = Status(
-                    "refused",
-                    command.recording,
-                    0,
-                    command.steps,
+                return (
                     "a worker of this engine has no recorder: vime-otel must be installed where its workers run,"
-                    " and VIME_OTEL_COLLECTOR or VIME_OTEL_DIR set in their environment",
+                    " and VIME_OTEL_COLLECTOR or VIME_OTEL_DIR set in their environment"
                 )
-                return
             self._workers_checked = True
-        limit = command.steps if command.kind is None else None
-        self._arm_answers = self.port.call_workers_later("vime_otel_arm", limit, command.timing)
+        if self._forced(command):
+            answers = self.port.call_workers("vime_otel_check", True, self.port.min_free_mib)
+            errors = [text for rank, answer in enumerate(answers) for text in _told(rank, answer)]
+            if errors:
+                return "; ".join(errors)
+        return None
+
+    def _forced(self, command: Command) -> bool:
+        """Whether the engine has to be brought to run eagerly."""
+        return command.force_eager and self.port.describe()["execution"] != "eager"
+
+    def _open_window(self, command: Command, started: int) -> None:
+        forced = self._forced(command)
+        # A lockstep group ends by its own count, in which idle steps have their place.
+        limit = command.steps if command.kind is None and not command.together else None
+        order = WorkerOrder(limit, command.timing, forced, command.per_layer, command.every, self.port.max_spans)
+        self._arm_answers = self.port.call_workers_later("vime_otel_arm", order)
         self._window = Window(command, {"engine": self.id, **self.port.describe()}, self.port.clock())
-        self._counted = self._scheduled = 0
+        self._counted = self._scheduled = self._seen = self._positions = 0
+        self._discarding = forced
         self._open.clear()
         self._last_update_end = 0
-        self.port.watch_scheduler(self._patches, self)
+        self.port.watch_steps(self._patches, self)
+        self.pace.window_opens()
         self._window.pause_ns = self._clock() - started
 
+    # -- starting with a lockstep group --------------------------------------------------------
+
+    def _tell_position(self, command: Command) -> None:
+        self.status = Status(
+            "armed",
+            command.recording,
+            0,
+            command.steps,
+            position=self.port.lockstep(),
+            steps_per_second=self.pace.per_second(),
+        )
+
+    def _set_start(self, recording: str, position: Position) -> None:
+        waiting = self._waiting
+        if waiting is None or waiting.recording != recording:
+            return
+        here = self._last_position
+        if here is not None and here >= position:
+            self._waiting = None
+            self._deadline = None
+            self.status = replace(
+                self.status,
+                phase="failed",
+                reason=f"the command to start with the group at {position} came when it was at {here} already",
+            )
+            return
+        self._start_at = position
+
+    def _look_for_start(self, command: Command) -> None:
+        here = self.port.lockstep()
+        self._tell_position(command)
+        if self._start_at is not None and here is not None and here >= self._start_at:
+            self._waiting = None
+            self.due = bool(self._orders)
+            self._open_window(command, self._clock())
+
     def _end_early(self, recording: str, reason: str, outcome: str) -> None:
+        if self._waiting is not None and self._waiting.recording == recording:
+            self._waiting = None
+            self._deadline = None
+            self.status = replace(self.status, phase=outcome, reason=reason)
+            return
         window = self._window
         if window is None or window.command.recording != recording:
             return
@@ -228,6 +346,7 @@ class EngineRecorder:
         started = self._clock()
         answers = self.port.call_workers("vime_otel_take")
         window.pause_ns = max(window.pause_ns, self._clock() - started)
+        self.pace.window_closes()
         window.steps = [step for step in window.steps if step.update_end]
         for rank, answer in enumerate(answers):
             window.reasons.extend(_told(rank, answer))
@@ -246,6 +365,7 @@ class EngineRecorder:
         logger.warning("vime-otel gave a recording up; the engine goes on", exc_info=error)
         self._patches.restore()
         self._window = None
+        self._waiting = None
         self._deadline = None
         self.status = replace(self.status, phase="failed", reason=f"the engine's recorder failed: {error!r}")
 
@@ -253,6 +373,9 @@ class EngineRecorder:
     def idle(cls) -> EngineRecorder:
         """A recorder that never gets an order, as an engine's is most of the time (for benchmarks)."""
         return cls(_NoPort())
+
+
+_IDLE = StepCounts("idle", False, 0, 0, 0)
 
 
 def _told(rank: int, answer: dict[str, Any]) -> list[str]:

@@ -27,8 +27,9 @@ class EventLog:
     """The log of one rank's window, written by the thread that made it.
 
     `sync` waits for the device and is called before every clock reading; None where there is
-    nothing to wait for. `on_fault` is called with any error of the recording itself: it must
-    take the wrappers away, so that the recorded calls go on without it.
+    nothing to wait for. `mark` notes a moment on the device; a span then leaves two marks in
+    `marks`, besides its times on the host. `on_fault` is called with any error of the recording
+    itself: it must take the wrappers away, so that the recorded calls go on without it.
     """
 
     def __init__(
@@ -36,13 +37,16 @@ class EventLog:
         on_fault: Callable[[BaseException], None],
         sync: Callable[[], None] | None = None,
         clock: Callable[[], int] = perf_counter_ns,
+        mark: Callable[[], Any] | None = None,
     ):
         self.entries: list[int] = []
+        self.marks: list[Any] = []
         self.frames: list[Frame] = []
         self.on_fault = on_fault
         self.thread = get_ident()
         self.sync = sync
         self.clock = clock
+        self.mark = mark
         self._numbers: dict[Frame, int] = {}
 
     def frame_number(self, name: str, module: str = "") -> int:
@@ -54,12 +58,18 @@ class EventLog:
             self.frames.append(frame)
         return number
 
+    def cut(self, entries: int, marks: int) -> None:
+        """Forget what was written since the log was so long."""
+        del self.entries[entries:], self.marks[marks:]
+
     def timed(self, function: Callable[..., Any], name: str, module: str = "") -> Callable[..., Any]:
         """`function`, recorded: same arguments, result and exceptions, one span a call.
 
         Calls from other threads than the log's pass unrecorded: they have no place in its stack.
         """
         frame = self.frame_number(name, module)
+        if self.mark is not None:
+            return self._timed_on_device(function, frame, self.mark)
         thread, extend, on_fault = self.thread, self.entries.extend, self.on_fault
         clock = self.clock if self.sync is None else _synchronised(self.clock, self.sync)
 
@@ -81,6 +91,30 @@ class EventLog:
 
         return recorded
 
+    def _timed_on_device(self, function: Callable[..., Any], frame: int, mark: Callable[[], Any]) -> Callable[..., Any]:
+        thread, on_fault, clock = self.thread, self.on_fault, self.clock
+        extend, extend_marks = self.entries.extend, self.marks.extend
+
+        def recorded(*args: Any, **kwargs: Any) -> Any:
+            if get_ident() != thread:
+                return function(*args, **kwargs)
+            try:
+                start, begin = clock(), mark()
+            except Exception as error:  # noqa: BLE001 - the call must go on whatever fails here
+                on_fault(error)
+                return function(*args, **kwargs)
+            try:
+                return function(*args, **kwargs)
+            finally:
+                try:
+                    finish = mark()
+                    extend((frame, start, clock()))
+                    extend_marks((begin, finish))
+                except Exception as error:  # noqa: BLE001
+                    on_fault(error)
+
+        return recorded
+
     def span(self, name: str) -> _Span:
         """A context manager that records its body as one span."""
         if get_ident() != self.thread:
@@ -97,31 +131,39 @@ def _synchronised(clock: Callable[[], int], sync: Callable[[], None]) -> Callabl
 
 
 class _OpenSpan:
-    __slots__ = ("frame", "log", "start")
+    __slots__ = ("begin", "frame", "log", "start")
 
     def __init__(self, log: EventLog, frame: int):
         self.log = log
         self.frame = frame
         self.start: int | None = None
+        self.begin: Any = None
 
     def __enter__(self) -> None:
-        self.start = self._now()
+        log = self.log
+        try:
+            if log.sync is not None:
+                log.sync()
+            if log.mark is not None:
+                self.begin = log.mark()
+            self.start = log.clock()
+        except Exception as error:  # noqa: BLE001 - the body must run whatever fails here
+            log.on_fault(error)
 
     def __exit__(
         self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
     ) -> None:
-        end = self._now()
-        if self.start is not None and end is not None:
-            self.log.entries.extend((self.frame, self.start, end))
-
-    def _now(self) -> int | None:
+        log = self.log
+        if self.start is None:
+            return
         try:
-            if self.log.sync is not None:
-                self.log.sync()
-            return self.log.clock()
-        except Exception as error:  # noqa: BLE001 - the body must run whatever fails here
-            self.log.on_fault(error)
-            return None
+            if log.sync is not None:
+                log.sync()
+            if log.mark is not None:
+                log.marks.extend((self.begin, log.mark()))
+            log.entries.extend((self.frame, self.start, log.clock()))
+        except Exception as fault:  # noqa: BLE001 - as above
+            log.on_fault(fault)
 
 
 def activate(log: EventLog | None) -> None:

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import time
-from collections.abc import Iterable, Iterator
+from collections.abc import Callable, Iterator
 from dataclasses import dataclass
 from typing import Any
 
@@ -17,9 +17,10 @@ from urllib3.util.retry import Retry
 from vime_otel.data import otlp
 from vime_otel.data.errors import VimeOtelError
 from vime_otel.data.recording import ENGINE_PART
+from vime_otel.data.spans import ENTRY
 
 from .assemble import AssembledStep, StepPart, assemble
-from .calibrate import span_cost_ns
+from .overhead import overhead
 from .resource import resource_attributes
 from .window import Window
 
@@ -37,6 +38,8 @@ _RETRY = Retry(
 _RESPONSES: dict[str, Any] = {"traces": ExportTraceServiceResponse, "logs": ExportLogsServiceResponse}
 # Tag and length of a message within its list.
 _FIELD_BYTES = 6
+_SPANS_KEPT = 300_000
+_TOLD = ("label", "model", "vllm_version", "vime_otel_version", "host", "pid", "dp_rank", "dp_group")
 
 
 @dataclass
@@ -71,23 +74,35 @@ def send_to_collector(window: Window, url: str, token: str) -> None:
             raise VimeOtelError(f"the collector at {url} did not take all {signal}: {rejected.error_message}")
 
     with session:
-        steps = list(assemble(window))
-        parts: dict[str, list[tuple[AssembledStep, StepPart]]] = {}
+        steps = _Steps(window)
+        closing = _Closing(window)
+        logs = _Batches(lambda rank, records: post("logs", otlp.logs_request(_resource(window, rank), records)))
+        for step in steps:
+            closing.add_step(step)
+            for part in step.parts:
+                logs.add(part.totals.rank, [_totals_record(window, step, part)])
+        logs.flush()
+        traces = _Batches(lambda rank, spans: post("traces", otlp.trace_request(_resource(window, rank), spans)))
         for step in steps:
             for part in step.parts:
-                parts.setdefault(part.totals.rank, []).append((step, part))
-        sent = {name: _Sent(name, own[0][1].totals.stage) for name, own in parts.items()}
-        for name, own in parts.items():
-            for records in _batches([_totals_record(window, step, part)] for step, part in own):
-                post("logs", otlp.logs_request(_resource(window, name), records))
-                sent[name].totals += len(records)
-        for name, own in parts.items():
-            for spans in _batches(list(span_messages(window, step, part)) for step, part in own):
-                post("traces", otlp.trace_request(_resource(window, name), spans))
-                sent[name].spans += len(spans)
-            sent[name].dropped = sum(part.totals.spans_dropped for _, part in own)
-        closing = otlp.closing_record(_closing_body(window, steps, sent), time.time_ns())
-        post("logs", otlp.logs_request(_resource(window, ENGINE_PART), [closing]))
+                messages = list(span_messages(window, step, part))
+                closing.sent(part, len(messages))
+                traces.add(part.totals.rank, messages)
+        traces.flush()
+        record = otlp.closing_record(closing.body(), time.time_ns())
+        post("logs", otlp.logs_request(_resource(window, ENGINE_PART), [record]))
+
+
+class _Steps:
+    """The assembled steps, to be gone through more than once; anew each time where memory would not hold them."""
+
+    def __init__(self, window: Window) -> None:
+        self._window = window
+        spans = sum(len(log.entries) for log in window.ranks) // (ENTRY * 8)
+        self._kept = list(assemble(window)) if spans <= _SPANS_KEPT else None
+
+    def __iter__(self) -> Iterator[AssembledStep]:
+        return iter(self._kept) if self._kept is not None else assemble(self._window)
 
 
 def _totals_record(window: Window, step: AssembledStep, part: StepPart) -> Any:
@@ -111,39 +126,71 @@ def _resource(window: Window, part: str) -> Any:
     return otlp.resource(resource_attributes(window, part))
 
 
-def _batches(groups: Iterable[list[Any]]) -> Iterator[list[Any]]:
-    """Whole groups of messages, as many together as a request holds."""
-    batch: list[Any] = []
-    size = 0
-    for group in groups:
-        group_size = sum(message.ByteSize() + _FIELD_BYTES for message in group)
-        if batch and size + group_size > otlp.MAX_PAYLOAD_BYTES:
-            yield batch
-            batch, size = [], 0
-        batch += group
-        size += group_size
-    if batch:
-        yield batch
+class _Batches:
+    """Messages by rank, given to `send` in requests as full as they may be; a group is never split."""
+
+    def __init__(self, send: Callable[[str, list[Any]], None]) -> None:
+        self._send = send
+        self._waiting: dict[str, list[Any]] = {}
+        self._sizes: dict[str, int] = {}
+
+    def add(self, rank: str, group: list[Any]) -> None:
+        """Add messages that belong together."""
+        size = sum(message.ByteSize() + _FIELD_BYTES for message in group)
+        if self._sizes.get(rank, 0) + size > otlp.MAX_PAYLOAD_BYTES:
+            self._flush(rank)
+        self._waiting.setdefault(rank, []).extend(group)
+        self._sizes[rank] = self._sizes.get(rank, 0) + size
+
+    def flush(self) -> None:
+        """Send what is left."""
+        for rank in list(self._waiting):
+            self._flush(rank)
+
+    def _flush(self, rank: str) -> None:
+        messages = self._waiting.pop(rank, [])
+        self._sizes.pop(rank, None)
+        if messages:
+            self._send(rank, messages)
 
 
-def _closing_body(window: Window, steps: list[AssembledStep], sent: dict[str, _Sent]) -> dict[str, Any]:
-    kinds = dict.fromkeys(step.row.kind for step in steps)
-    made = sum(part.totals.spans_made for step in steps for part in step.parts)
-    engine = window.engine
-    return {
-        "steps": {kind: sum(step.row.kind == kind for step in steps) for kind in kinds},
-        "parts": [vars(tally) for tally in sent.values()],
-        "timing": window.command.timing,
-        "execution": engine["execution"],
-        "decode_tokens": engine["decode_tokens"],
-        "pause_ns": window.pause_ns,
-        "hooks": {"found": window.hooks_found, "missing": window.hooks_missing},
-        "overhead": {"span_ns": span_cost_ns(), "spans_per_step": made / max(len(steps), 1)},
-        "reasons": list(dict.fromkeys(window.reasons)),
-        "label": engine["label"],
-        "model": engine["model"],
-        "vllm_version": engine["vllm_version"],
-        "vime_otel_version": engine["vime_otel_version"],
-        "host": engine["host"],
-        "pid": engine["pid"],
-    }
+class _Closing:
+    """Counts what is sent, for the closing event."""
+
+    def __init__(self, window: Window) -> None:
+        self._window = window
+        self._steps: dict[str, int] = {}
+        self._parts: dict[str, _Sent] = {}
+        self._made = 0
+
+    def add_step(self, step: AssembledStep) -> None:
+        """A step's totals are sent."""
+        self._steps[step.row.kind] = self._steps.get(step.row.kind, 0) + 1
+        for part in step.parts:
+            totals = part.totals
+            tally = self._parts.setdefault(totals.rank, _Sent(totals.rank, totals.stage))
+            tally.totals += 1
+            tally.dropped += totals.spans_dropped
+            self._made += totals.spans_made
+
+    def sent(self, part: StepPart, spans: int) -> None:
+        """So many spans of it are sent."""
+        self._parts[part.totals.rank].spans += spans
+
+    def body(self) -> dict[str, Any]:
+        """The event's body."""
+        window, engine = self._window, self._window.engine
+        return {
+            "steps": self._steps,
+            "parts": [vars(tally) for tally in self._parts.values()],
+            "timing": window.command.timing,
+            "execution": engine["execution"],
+            "decode_tokens": engine["decode_tokens"],
+            "pause_ns": window.pause_ns,
+            "hooks": {"found": window.hooks_found, "missing": window.hooks_missing},
+            "overhead": overhead(window, self._made, sum(self._steps.values())),
+            "unrecorded": window.unrecorded,
+            "notes": list(dict.fromkeys(window.notes)),
+            "reasons": list(dict.fromkeys(window.reasons)),
+            **{key: engine[key] for key in _TOLD},
+        }

@@ -8,7 +8,6 @@ from __future__ import annotations
 
 import os
 from collections.abc import Iterator
-from typing import Any
 
 from opentelemetry.sdk.resources import Resource
 from opentelemetry.sdk.trace import ReadableSpan
@@ -72,9 +71,7 @@ def _sdk_spans(window: Window, step: AssembledStep, part: StepPart, resource: Re
 
     spans = [step.root, *part.spans] if part is step.engine_part else part.spans
     for span in spans:
-        values: dict[str, Any] = {otlp.STACK: span.stack, otlp.STEP_KIND: step.row.kind}
-        if span.module:
-            values[otlp.MODULE] = span.module
+        values = otlp.span_attributes(span, step.row.kind)
         if span is step.root:
             values.update(otlp.root_attributes(window.command.recording, step.row, window.command.timing))
         if span is part.dropped_on:

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import functools
+import hashlib
 import inspect
 import logging
 import os
@@ -21,8 +22,8 @@ from .engine import EngineRecorder
 from .patches import Patches
 from .process import api_server, host_addresses
 from .vllm_steps import count_step
-from .vllm_worker import arm_worker, take_worker
-from .window import Clock, StepCounts
+from .vllm_worker import arm_worker, check_worker, take_worker
+from .window import Clock, Position, StepCounts
 
 logger = logging.getLogger("vllm.vime_otel")
 
@@ -39,6 +40,7 @@ def attach() -> None:
         _wrap(cls, "run_busy_loop", _wrap_busy_loop)
     _wrap(core.EngineCore, "shutdown", _wrap_shutdown)
     worker_base = import_module("vllm.v1.worker.worker_base").WorkerBase
+    worker_base.vime_otel_check = check_worker
     worker_base.vime_otel_arm = arm_worker
     worker_base.vime_otel_take = take_worker
 
@@ -58,10 +60,15 @@ def wrap_step(original: Callable[..., Any]) -> Callable[..., Any]:
     def step(self: Any, *args: Any, **kwargs: Any) -> Any:
         recorder = self.__dict__.get("_vime_otel") or _recorder_of(self)
         if recorder.due:
-            recorder.run_due()
+            recorder.run_due(stepping=True)
         result = original(self, *args, **kwargs)
         if recorder.window_over:
             recorder.finish_window()
+        try:
+            if result[0]:
+                recorder.pace.note(len(self.scheduler.running))
+        except Exception as error:  # noqa: BLE001 - never into the engine
+            recorder.watch_failed(error)
         return result
 
     return step
@@ -119,6 +126,8 @@ class EnginePort:
     def __init__(self, engine: Any):
         self._engine = engine
         self._config = engine.vllm_config
+        self.max_spans = settings.whole_number(settings.MAX_SPANS)
+        self.min_free_mib = settings.whole_number(settings.MIN_FREE_MIB)
         self._decode_tokens = settings.decode_tokens()
         self._description: dict[str, Any] = {}
 
@@ -140,8 +149,13 @@ class EnginePort:
         future = executor.collective_rpc(method, args=args, non_block=True)
         return lambda: future.result() if future.done() else None
 
-    def watch_scheduler(self, patches: Patches, watcher: EngineRecorder) -> None:
-        """Have `watcher` told of every scheduler output made and processed."""
+    def lockstep(self) -> Position | None:
+        """Where the engine's data-parallel group stands, if its engines run in lockstep."""
+        wave, step = getattr(self._engine, "current_wave", None), getattr(self._engine, "step_counter", None)
+        return None if wave is None or step is None else (wave, step)
+
+    def watch_steps(self, patches: Patches, watcher: EngineRecorder) -> None:
+        """Have `watcher` told of every scheduler output made and processed, and of every dummy batch."""
         scheduler = self._engine.scheduler
         schedule, update = scheduler.schedule, scheduler.update_from_output
         clock = time.perf_counter_ns
@@ -166,6 +180,22 @@ class EnginePort:
 
         patches.set(scheduler, "schedule", watched_schedule)
         patches.set(scheduler, "update_from_output", watched_update)
+        if self.lockstep() is None:
+            return
+        dummy = self._engine.execute_dummy_batch
+
+        def watched_dummy(*args: Any, **kwargs: Any) -> Any:
+            start = clock()
+            result = dummy(*args, **kwargs)
+            try:
+                watcher.on_dummy(start, clock())
+                if watcher.window_over:
+                    watcher.finish_window()
+            except Exception as error:  # noqa: BLE001 - never into the engine
+                watcher.watch_failed(error)
+            return result
+
+        patches.set(self._engine, "execute_dummy_batch", watched_dummy)
 
     def count(self, scheduler_output: Any) -> StepCounts:
         """Kind and tokens of a scheduler output; right after schedule()."""
@@ -191,6 +221,7 @@ class EnginePort:
             "api_ports": server.ports,
             "model": str(self._config.model_config.model),
             "dp_rank": dp_rank,
+            "dp_group": self._dp_group(),
             "ranks": parallel.world_size,
             "vllm_version": _vllm_version(),
             "vime_otel_version": __version__,
@@ -198,6 +229,14 @@ class EnginePort:
             "decode_tokens": self._decode_tokens,
         }
         return self._description
+
+    def _dp_group(self) -> str | None:
+        """What the engines of one lockstep group have in common."""
+        if self.lockstep() is None:
+            return None
+        parallel = self._config.parallel_config
+        parts = (parallel.data_parallel_master_ip, parallel.data_parallel_master_port, parallel.data_parallel_size)
+        return hashlib.sha256("/".join(map(str, parts)).encode()).hexdigest()[:16]
 
     def clock(self) -> Clock:
         """This process's clocks now."""

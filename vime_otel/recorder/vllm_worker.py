@@ -2,36 +2,55 @@
 
 from __future__ import annotations
 
+import inspect
+import sys
 from collections.abc import Callable
+from importlib import import_module
 from typing import Any
 
 from .clock import clock_now
+from .device_clock import DeviceClock, torch_device_clock
 from .eventlog import EventLog
 from .patches import HookTargets, Patches
 from .vllm_phases import hook_moe_phases, hook_scopes
-from .window import Clock
+from .window import Clock, WorkerOrder
 from .worker import WorkerRecorder
 
+_GRAPHS = {"FULL": "full_graph", "PIECEWISE": "piecewise"}
 
-def arm_worker(worker: Any, limit: int | None, timing: str) -> dict[str, Any]:
+
+def check_worker(worker: Any, force_eager: bool, min_free_mib: float) -> dict[str, Any]:
+    """RPC method of every worker: whether it could be armed so. Never raises."""
+    try:
+        answer: dict[str, Any] = _recorder_of(worker).check(force_eager, min_free_mib)
+    except Exception as error:  # noqa: BLE001 - see recorder.worker
+        return {"errors": [f"checking failed: {error!r}"]}
+    return answer
+
+
+def arm_worker(worker: Any, order: WorkerOrder) -> dict[str, Any]:
     """RPC method of every worker: open a window. Never raises."""
     try:
-        recorder = worker.__dict__.get("_vime_otel_worker")
-        if recorder is None:
-            recorder = worker._vime_otel_worker = WorkerRecorder(WorkerHooks(worker))
-        answer: dict[str, Any] = recorder.arm(limit, timing)
+        answer: dict[str, Any] = _recorder_of(worker).arm(order)
     except Exception as error:  # noqa: BLE001 - see recorder.worker
         return {"errors": [f"arming failed: {error!r}"]}
     return answer
 
 
-def take_worker(worker: Any) -> dict[str, Any]:
-    """RPC method of every worker: close the window and answer its log. Never raises."""
+def take_worker(worker: Any, more: bool = False) -> dict[str, Any]:
+    """RPC method of every worker: answer its log; close the window unless there is to be `more`. Never raises."""
     try:
-        answer: dict[str, Any] = worker._vime_otel_worker.take()
+        answer: dict[str, Any] = _recorder_of(worker).take(more)
     except Exception as error:  # noqa: BLE001 - see recorder.worker
         return {"log": None, "errors": [f"taking the log failed: {error!r}"]}
     return answer
+
+
+def _recorder_of(worker: Any) -> WorkerRecorder:
+    recorder: WorkerRecorder | None = worker.__dict__.get("_vime_otel_worker")
+    if recorder is None:
+        recorder = worker._vime_otel_worker = WorkerRecorder(WorkerHooks(worker))
+    return recorder
 
 
 class WorkerHooks:
@@ -40,6 +59,16 @@ class WorkerHooks:
     def __init__(self, worker: Any):
         self._worker = worker
         self.targets = HookTargets()
+        self._modules: tuple[EventLog, list[tuple[Any, Callable[..., Any]]]] | None = None
+
+    def free_memory_mib(self) -> float | None:
+        """Free memory of this rank's device; None on the CPU."""
+        if self.device_sync() is None:
+            return None
+        import torch
+
+        query = getattr(torch.accelerator, "get_memory_info", torch.cuda.mem_get_info)
+        return float(query()[0]) / 2**20
 
     def device_sync(self) -> Callable[[], None] | None:
         """Waits for this rank's device; None on the CPU."""
@@ -50,6 +79,10 @@ class WorkerHooks:
             return None
         synchronize: Callable[[], None] = torch.accelerator.synchronize
         return synchronize
+
+    def device_clock(self) -> DeviceClock:
+        """Event times of this rank's device. Raises RuntimeError on the CPU."""
+        return torch_device_clock()
 
     def place(self) -> tuple[int, int]:
         """(rank, pipeline stage)."""
@@ -62,21 +95,13 @@ class WorkerHooks:
         """This process's clocks now."""
         return clock_now()
 
-    def install(self, log: EventLog, patches: Patches, recorder: WorkerRecorder) -> None:
-        """Hook the runner, every module of its models, the MoE phases and vLLM's own scopes."""
-        self.targets = HookTargets()
-        runner = self._worker.model_runner
-        for model in _models(runner):
-            for path, module in model.named_modules():
-                attribute = path.rpartition(".")[2]
-                name = type(module).__name__
-                frame = name if not attribute or attribute.isdigit() else f"{attribute}:{name}"
-                patches.set(module, "forward", log.timed(module.forward, frame, path))
-        hook_moe_phases(log, patches, self.targets)
-        hook_scopes(log, patches, self.targets)
-        self._hook_runner(runner, log, patches, recorder)
+    # -- for the whole window --------------------------------------------------------------------
 
-    def _hook_runner(self, runner: Any, log: EventLog, patches: Patches, recorder: WorkerRecorder) -> None:
+    def install_on_runner(self, log: EventLog, patches: Patches, recorder: WorkerRecorder) -> None:
+        """Find where steps begin, and keep warm-ups and dummy batches out."""
+        self.targets = HookTargets(["execute_model"])
+        self._modules = None
+        runner = self._worker.model_runner
         execute = runner.execute_model
         execute_timed = log.timed(execute, "execute_model")
         execute_discarded = recorder.discarding(execute)
@@ -89,11 +114,106 @@ class WorkerHooks:
             return execute_timed(scheduler_output, *args, **kwargs)
 
         patches.set(runner, "execute_model", execute_model)
-        patches.set(runner, "sample_tokens", log.timed(runner.sample_tokens, "sample_tokens"))
-        self.targets.found += ["execute_model", "sample_tokens"]
         dummy = getattr(self._worker, "execute_dummy_batch", None)
         if dummy is not None:
             patches.set(self._worker, "execute_dummy_batch", recorder.discarding(dummy))
+
+    # -- for the steps that are recorded ---------------------------------------------------------
+
+    def install_in_step(self, log: EventLog, patches: Patches, recorder: WorkerRecorder, order: WorkerOrder) -> None:
+        """Hook every module of the runner's models, the MoE phases, vLLM's own scopes, and what is dispatched."""
+        runner = self._worker.model_runner
+        self.targets = HookTargets(["execute_model"])
+        if self._modules is None or self._modules[0] is not log:
+            self._modules = (log, list(_timed_modules(log, runner, order.per_layer)))
+        for module, timed in self._modules[1]:
+            patches.set(module, "forward", timed)
+        hook_moe_phases(log, patches, self.targets)
+        hook_scopes(log, patches, self.targets)
+        self._hook_dispatch(runner, patches, recorder, order.force_eager)
+        patches.set(runner, "sample_tokens", log.timed(runner.sample_tokens, "sample_tokens"))
+        self.targets.found.append("sample_tokens")
+
+    def _hook_dispatch(self, runner: Any, patches: Patches, recorder: WorkerRecorder, force_eager: bool) -> None:
+        """See how each step is run; with `force_eager` have it run without compiled code and graphs.
+
+        Three places: the forward context, which compiled models look into; and where the V1 and the
+        V2 runner choose a CUDA graph.
+        """
+        plain = "compiled" if _is_compiled(self._worker.vllm_config) else "eager"
+        uncompiled = "forced_eager" if force_eager else "eager"
+
+        def name(mode: Any, skips_compiled: bool = False) -> str:
+            return _GRAPHS.get(getattr(mode, "name", ""), uncompiled if skips_compiled else plain)
+
+        context_module = import_module("vllm.forward_context")
+        create = getattr(context_module, "create_forward_context", None)
+        if create is None:
+            self.targets.missing.append("forward_context")
+        else:
+
+            def create_forward_context(*args: Any, **kwargs: Any) -> Any:
+                context = create(*args, **kwargs)
+                if force_eager:
+                    context.skip_compiled = True
+                recorder.executed(name(context.cudagraph_runtime_mode, context.skip_compiled))
+                return context
+
+            patches.set(context_module, "create_forward_context", create_forward_context)
+            self.targets.found.append("forward_context")
+        choose = getattr(runner, "_determine_batch_execution_and_padding", None)
+        if choose is not None and force_eager:
+            patches.set(runner, "_determine_batch_execution_and_padding", _eagerly(choose, "force_eager"))
+            self.targets.found.append("cudagraph dispatch")
+        runner_module = sys.modules[type(runner).__module__]
+        dispatch = getattr(runner_module, "dispatch_cg_and_sync_dp", None)
+        if dispatch is not None:
+            eager = _eagerly(dispatch, "need_eager") if force_eager else dispatch
+
+            def dispatch_cg_and_sync_dp(*args: Any, **kwargs: Any) -> Any:
+                chosen = eager(*args, **kwargs)
+                mode = chosen[0].cg_mode
+                if getattr(mode, "name", "") == "FULL":  # is replayed without a forward context
+                    recorder.executed(name(mode))
+                return chosen
+
+            patches.set(runner_module, "dispatch_cg_and_sync_dp", dispatch_cg_and_sync_dp)
+            self.targets.found.append("cudagraph dispatch")
+
+
+def _timed_modules(log: EventLog, runner: Any, per_layer: bool) -> Any:
+    for model in _models(runner):
+        for path, module in model.named_modules():
+            yield module, log.timed(module.forward, module_frame(path, type(module).__name__, per_layer), path)
+
+
+def module_frame(path: str, class_name: str, per_layer: bool = False) -> str:
+    """`attr:Class`, or where attr is a layer's number `Class`; by layer `layers.3:Class`."""
+    above, _, attribute = path.rpartition(".")
+    if not attribute:
+        return class_name
+    if not attribute.isdigit():
+        return f"{attribute}:{class_name}"
+    return f"{above.rpartition('.')[2]}.{attribute}:{class_name}" if per_layer else class_name
+
+
+def _is_compiled(config: Any) -> bool:
+    mode = getattr(config.compilation_config, "mode", None)
+    return mode is not None and int(mode) != 0
+
+
+def _eagerly(function: Callable[..., Any], parameter: str) -> Callable[..., Any]:
+    """`function` with the parameter that asks for no graph set; raises TypeError where it has none."""
+    signature = inspect.signature(function)
+    if parameter not in signature.parameters:
+        raise TypeError(f"{getattr(function, '__name__', function)} of this vLLM has no parameter {parameter}")
+
+    def eagerly(*args: Any, **kwargs: Any) -> Any:
+        bound = signature.bind(*args, **kwargs)
+        bound.arguments[parameter] = True
+        return function(*bound.args, **bound.kwargs)
+
+    return eagerly
 
 
 def _models(runner: Any) -> list[Any]:

@@ -2,15 +2,20 @@
 
 from __future__ import annotations
 
+from collections.abc import Mapping
 from dataclasses import dataclass, field
 from typing import Any
+
+Position = tuple[int, int]
+"""Where a lockstep group stands: (wave, step of the wave), the same on all its engines."""
 
 
 @dataclass(frozen=True)
 class Command:
     """An order to record: `steps` steps (only those of `kind`, if given, count).
 
-    `deadline_seconds` runs from the receipt; None is no deadline.
+    `deadline_seconds` runs from the receipt; None is no deadline. `every` K records one step in K.
+    `together` waits for `EngineRecorder.start_at` before the first step.
     """
 
     recording: str
@@ -18,6 +23,22 @@ class Command:
     kind: str | None = None
     timing: str = "sync"
     deadline_seconds: float | None = None
+    force_eager: bool = False
+    per_layer: bool = False
+    every: int = 1
+    together: bool = False
+
+
+@dataclass(frozen=True)
+class WorkerOrder:
+    """What a rank is told when it is armed: to record one step in `every`, `limit` of them (None: until taken)."""
+
+    limit: int | None
+    timing: str = "sync"
+    force_eager: bool = False
+    per_layer: bool = False
+    every: int = 1
+    max_spans: int = 2_000_000
 
 
 @dataclass(frozen=True)
@@ -35,7 +56,11 @@ class StepCounts:
 
 @dataclass
 class EngineStep:
-    """One step as the engine process saw it; times in its perf_counter_ns ticks."""
+    """One step as the engine process saw it; times in its perf_counter_ns ticks.
+
+    `position` counts the steps that the ranks recorded, from 0; None where they recorded none, since
+    the engine was idle while others of its lockstep group worked. `lockstep` is the group's position.
+    """
 
     index: int
     counts: StepCounts
@@ -44,6 +69,8 @@ class EngineStep:
     update_start: int = 0
     update_end: int = 0
     previous_update_end: int = 0
+    position: int | None = None
+    lockstep: Position | None = None
 
 
 @dataclass(frozen=True)
@@ -62,7 +89,14 @@ class Clock:
 
 @dataclass(frozen=True)
 class RankLog:
-    """One rank's event log: `entries` packed as int64, `starts` where each step's entries begin."""
+    """One rank's event log.
+
+    `entries` are packed as int64, `starts` say where each step's begin. `device` holds, packed alike,
+    two ticks a span: its begin and end on the device, where device events were recorded; else it
+    is empty. `folded` has, by step, what was folded on the way because the log was full: (path of
+    frame numbers, inclusive ns, calls); of such a step only the outermost spans are in the log.
+    `sync_ns` is what one device synchronisation costs when there is nothing to wait for.
+    """
 
     rank: int
     stage: int
@@ -71,11 +105,18 @@ class RankLog:
     frames: list[tuple[str, str]]
     entries: bytes
     starts: list[int]
+    device: bytes = b""
+    folded: Mapping[int, list[tuple[tuple[int, ...], int, int]]] = field(default_factory=dict)
+    executions: list[str] = field(default_factory=list)
+    sync_ns: float = 0.0
 
 
 @dataclass
 class Window:
-    """One engine's part of a recording, still as ticks and flat logs."""
+    """One engine's part of a recording, still as ticks and flat logs.
+
+    `pace` holds, by kind of figure, what steps take without a recording; see `engine.py`.
+    """
 
     command: Command
     engine: dict[str, Any]
@@ -86,4 +127,6 @@ class Window:
     hooks_found: list[str] = field(default_factory=list)
     hooks_missing: list[str] = field(default_factory=list)
     reasons: list[str] = field(default_factory=list)
+    notes: list[str] = field(default_factory=list)
+    unrecorded: dict[str, Any] = field(default_factory=dict)
     outcome: str = "done"

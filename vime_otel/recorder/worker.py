@@ -1,7 +1,7 @@
 """The recorder of one rank: hooks on its modules while a window is open, a flat log, nothing else.
 
-Its three entry points are called by RPC. They answer with errors instead of raising: an exception
-on one rank leaves the others' answers in vLLM's queue for the next, innocent caller.
+Its entry points are called by RPC. They answer with errors instead of raising: an exception on one
+rank leaves the others' answers in vLLM's queue for the next, innocent caller.
 """
 
 from __future__ import annotations
@@ -9,18 +9,24 @@ from __future__ import annotations
 import array
 import logging
 import os
+import time
 from collections.abc import Callable
 from typing import Any, Protocol
 
+from vime_otel.data.spans import ENTRY, fold, rebuild
+
 from . import eventlog
+from .device_clock import DeviceClock
 from .eventlog import EventLog
 from .patches import HookTargets, Patches
-from .window import Clock, RankLog
+from .window import Clock, RankLog, WorkerOrder
 
 logger = logging.getLogger("vllm.vime_otel")
 
-MAX_ENTRIES = 30_000_000
-"""Integers a log may hold (10 million spans, about 1 GB); a window that exceeds it ends early."""
+FOLDING_FRAME = "vime_otel.fold"
+"""What the recorder itself did between two steps, once its log was full."""
+
+_SYNCS_TRIED = 20
 
 
 class Hooks(Protocol):
@@ -28,86 +34,206 @@ class Hooks(Protocol):
 
     targets: HookTargets
 
-    def install(self, log: EventLog, patches: Patches, recorder: WorkerRecorder) -> None: ...
+    def free_memory_mib(self) -> float | None: ...
     def device_sync(self) -> Callable[[], None] | None: ...
+    def device_clock(self) -> DeviceClock: ...
     def place(self) -> tuple[int, int]: ...
     def clock(self) -> Clock: ...
+    def install_on_runner(self, log: EventLog, patches: Patches, recorder: WorkerRecorder) -> None: ...
+    def install_in_step(
+        self, log: EventLog, patches: Patches, recorder: WorkerRecorder, order: WorkerOrder
+    ) -> None: ...
 
 
 class WorkerRecorder:
-    """Records windows of steps on one rank."""
+    """Records windows of steps on one rank.
+
+    Two layers of hooks: those on the runner, which find where a step begins, stay for the whole
+    window; those on modules and phases only for the steps that are recorded.
+    """
 
     def __init__(self, hooks: Hooks):
         self._hooks = hooks
-        self._patches = Patches()
+        self._runner_patches = Patches()
+        self._step_patches = Patches()
         self._log: EventLog | None = None
-        self._limit: int | None = None
-        self._starts: list[int] = []
         self._errors: list[str] = []
+        self._forget()
 
-    def arm(self, limit: int | None, timing: str) -> dict[str, Any]:
-        """Open a window of `limit` steps (None: until taken). Answers {"errors": [text]}."""
+    def _forget(self) -> None:
+        self._order = WorkerOrder(0)
+        self._seen = 0
+        self._packed = array.array("q")
+        self._starts: list[int] = []
+        self._folded: dict[int, list[tuple[tuple[int, ...], int, int]]] = {}
+        self._executions: list[str] = []
+        self._device: DeviceClock | None = None
+        self._sync_ns = 0.0
+        self._discarding = False
+        self._in_step = False
+
+    def check(self, force_eager: bool, min_free_mib: float) -> dict[str, Any]:
+        """Whether this rank could be armed so. Answers {"errors": [text]}."""
+        errors = []
+        try:
+            free = self._hooks.free_memory_mib() if force_eager else None
+            if free is not None and free < min_free_mib:
+                errors.append(
+                    f"{free:.0f} MiB of device memory are free, a forced eager run is refused below"
+                    f" {min_free_mib:.0f} (VIME_OTEL_MIN_FREE_MIB)"
+                )
+        except Exception as error:  # noqa: BLE001 - see the module's docstring
+            errors.append(f"checking failed: {error!r}")
+        return {"errors": errors}
+
+    def arm(self, order: WorkerOrder) -> dict[str, Any]:
+        """Open a window. Answers {"errors": [text]}."""
         try:
             self._uninstall()
-            self._limit, self._starts, self._errors = limit, [], []
-            self._log = EventLog(self._fault, self._hooks.device_sync() if timing == "sync" else None)
-            self._hooks.install(self._log, self._patches, self)
-            eventlog.activate(self._log)
+            self._forget()
+            self._errors = []
+            self._order = order
+            self._discarding = order.force_eager
+            sync = self._hooks.device_sync()
+            mark = None
+            if order.timing == "events":
+                self._device = self._hooks.device_clock()
+                mark = self._device.mark
+            if order.timing == "sync" and sync is not None:
+                self._sync_ns = _cost(sync)
+            self._log = EventLog(self._fault, sync if order.timing == "sync" else None, mark=mark)
+            self._hooks.install_on_runner(self._log, self._runner_patches, self)
+            if order.every == 1:
+                self._install_in_step()
         except Exception as error:  # noqa: BLE001 - see the module's docstring
             self._fault(error)
         return {"errors": list(self._errors)}
 
-    def take(self) -> dict[str, Any]:
-        """Close the window. Answers its log (or None) with errors and hook targets."""
+    def take(self, more: bool = False) -> dict[str, Any]:
+        """Answers the log so far (or None) with errors and hook targets; the window goes on if `more`."""
         answer: dict[str, Any] = {"log": None, "errors": self._errors, "hooks_found": [], "hooks_missing": []}
         try:
-            self._uninstall()
-            log, self._log = self._log, None
-            if log is not None:
-                answer["hooks_found"], answer["hooks_missing"] = self._hooks.targets.found, self._hooks.targets.missing
-                rank, stage = self._hooks.place()
-                answer["log"] = RankLog(
-                    rank,
-                    stage,
-                    os.getpid(),
-                    self._hooks.clock(),
-                    [(frame.name, frame.module) for frame in log.frames],
-                    array.array("q", log.entries).tobytes(),
-                    self._starts,
-                )
+            if not more:
+                self._uninstall()
+            if self._log is not None:
+                self._close_step()
+                targets = self._hooks.targets
+                answer["hooks_found"], answer["hooks_missing"] = targets.found, targets.missing
+                answer["log"] = self._rank_log(self._log)
+                self._packed, self._starts = array.array("q"), []
+                self._folded, self._executions = {}, []
+            if not more:
+                self._log = None
+                self._forget()
         except Exception as error:
             answer["errors"] = [*self._errors, f"taking the log failed: {error!r}"]
             logger.warning("vime-otel could not fetch this rank's log", exc_info=True)
         return answer
 
+    def _rank_log(self, log: EventLog) -> RankLog:
+        rank, stage = self._hooks.place()
+        device = self._device.ticks(log.marks).tobytes() if self._device is not None else b""
+        log.marks.clear()
+        return RankLog(
+            rank,
+            stage,
+            os.getpid(),
+            self._hooks.clock(),
+            [(frame.name, frame.module) for frame in log.frames],
+            self._packed.tobytes(),
+            self._starts,
+            device,
+            self._folded,
+            self._executions,
+            self._sync_ns,
+        )
+
+    # -- called by the hooks on the runner ------------------------------------------------------
+
     def begin_step(self) -> bool:
-        """A step's execute_model is about to run; False once the window has its steps."""
-        log = self._log
+        """A step's execute_model is about to run; whether it is recorded."""
+        log, order = self._log, self._order
         if log is None:
             return False
-        if len(self._starts) == self._limit:
-            self._uninstall()
+        if self._discarding:
+            # The first eager step of a compiled engine compiles kernels of its own.
+            self._discarding = False
             return False
-        if len(log.entries) > MAX_ENTRIES:
+        number, self._seen = self._seen, self._seen + 1
+        self._close_step()
+        if len(self._starts) == order.limit:
             self._uninstall()
-            self._errors.append(f"the log is full after {len(self._starts)} steps; ask for fewer steps")
+        if not self._runner_patches:
             return False
-        self._starts.append(len(log.entries))
+        if order.every > 1:
+            if number % order.every:
+                self._step_patches.restore()
+                eventlog.activate(None)
+                return False
+            self._install_in_step()
+        self._starts.append(len(self._packed))
+        self._executions.append("")
+        self._in_step = True
         return True
+
+    def executed(self, execution: str) -> None:
+        """How the step under way runs; the first word counts (a drafter may run otherwise)."""
+        if self._executions and not self._executions[-1]:
+            self._executions[-1] = execution
 
     def discarding(self, function: Callable[..., Any]) -> Callable[..., Any]:
         """`function` with what it records thrown away: warm-ups and dummy batches are no steps."""
 
         def discarded(*args: Any, **kwargs: Any) -> Any:
             log = self._log
-            mark = len(log.entries) if log is not None else 0
+            length = (len(log.entries), len(log.marks)) if log is not None else (0, 0)
             try:
                 return function(*args, **kwargs)
             finally:
                 if log is not None:
-                    del log.entries[mark:]
+                    log.cut(*length)
 
         return discarded
+
+    # -- the log -----------------------------------------------------------------------------------
+
+    def _close_step(self) -> None:
+        """Move what the last step wrote out of the way: packed, or folded once the log is full."""
+        log = self._log
+        if log is None:
+            return
+        if not self._in_step:
+            log.cut(0, 0)
+            return
+        self._in_step = False
+        spans = (len(self._packed) + len(log.entries)) // ENTRY
+        if spans > self._order.max_spans:
+            if self._device is not None:
+                self._uninstall()
+                self._errors.append(
+                    f"the log is full after {len(self._starts)} steps (VIME_OTEL_MAX_SPANS); ask for fewer"
+                    " steps, or for another timing than `events`"
+                )
+            else:
+                self._fold_step(log)
+                return
+        self._packed.extend(log.entries)
+        log.entries.clear()
+
+    def _fold_step(self, log: EventLog) -> None:
+        started = log.clock()
+        outermost = rebuild(log.entries)
+        self._folded[len(self._starts) - 1] = [(path, *totals) for path, totals in fold(outermost).items()]
+        for node in outermost:
+            self._packed.extend((node.frame, node.start, node.end))
+        log.entries.clear()
+        # The next step begins with it.
+        log.entries.extend((log.frame_number(FOLDING_FRAME), started, log.clock()))
+
+    def _install_in_step(self) -> None:
+        if self._log is not None and not self._step_patches:
+            self._hooks.install_in_step(self._log, self._step_patches, self, self._order)
+            eventlog.activate(self._log)
 
     def _fault(self, error: BaseException) -> None:
         if self._errors:
@@ -118,4 +244,16 @@ class WorkerRecorder:
 
     def _uninstall(self) -> None:
         eventlog.activate(None)
-        self._patches.restore()
+        self._step_patches.restore()
+        self._runner_patches.restore()
+
+
+def _cost(sync: Callable[[], None]) -> float:
+    """Nanoseconds of a synchronisation when the device has nothing to do: the best of some."""
+    sync()
+    costs = []
+    for _ in range(_SYNCS_TRIED):
+        start = time.perf_counter_ns()
+        sync()
+        costs.append(time.perf_counter_ns() - start)
+    return float(min(costs))

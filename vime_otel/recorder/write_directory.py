@@ -6,10 +6,11 @@ from datetime import datetime, timezone
 from pathlib import Path
 from typing import Any
 
-from vime_otel.data.recording import Recording, sum_overall
+from vime_otel.data.recording import Recording, StepRow, StepTotals, sum_overall
 from vime_otel.data.rundir import RunDirectory, write_run
 
 from .assemble import assemble
+from .overhead import overhead
 from .shared_directory import SharedDirectory
 from .window import Window
 
@@ -49,11 +50,13 @@ def _parts(directory: Path, recording_id: str) -> list[Path]:
 
 def to_recording(window: Window) -> Recording:
     """One engine's window as a recording."""
-    steps = list(assemble(window))
-    parts = [part for step in steps for part in step.parts]
-    totals = [part.totals for part in parts]
+    rows: list[StepRow] = []
+    totals: list[StepTotals] = []
+    for step in assemble(window):
+        rows.append(step.row)
+        totals += [part.totals for part in step.parts]
     reasons = list(dict.fromkeys(window.reasons))
-    made = sum(part.totals.spans_made for part in parts)
+    made = sum(part.spans_made for part in totals)
     engine = window.engine
     header = _header(
         window.command.recording,
@@ -61,12 +64,15 @@ def to_recording(window: Window) -> Recording:
         [
             {
                 "id": engine["engine"],
-                "steps": {kind: sum(s.row.kind == kind for s in steps) for kind in {s.row.kind for s in steps}},
+                "steps": {kind: sum(row.kind == kind for row in rows) for kind in sorted({row.kind for row in rows})},
                 "ranks": [{"rank": str(log.rank), "stage": log.stage} for log in window.ranks],
                 "pause_ms": window.pause_ns / 1e6,
                 "errors": reasons,
                 "complete": not reasons,
                 "hooks": {"found": window.hooks_found, "missing": window.hooks_missing},
+                "overhead": overhead(window, made, len(rows)),
+                "unrecorded": window.unrecorded,
+                "notes": list(dict.fromkeys(window.notes)),
                 **{key: engine[key] for key in _TOLD},
             }
         ],
@@ -75,7 +81,7 @@ def to_recording(window: Window) -> Recording:
         len(totals),
         engine["vime_otel_version"],
     )
-    recording = Recording(header, [step.row for step in steps], totals)
+    recording = Recording(header, rows, totals)
     return _with_overlap(recording)
 
 

@@ -1,0 +1,158 @@
+"""One in-process vLLM engine that decodes on command and times its steps; `engine.py` runs several.
+
+Usage: decoding_engine.py MODEL TORCH_PROFILER_DIR
+
+Commands are read from standard input and answered on standard output, a line of JSON each:
+`["decode", STEPS]`, `["record", STEPS]`, `["torch", STEPS]` call the method of `DecodingEngine` of that name.
+`["pin", CORES]` moves every thread of the process. Step times are in nanoseconds.
+"""
+
+from __future__ import annotations
+
+import json
+import os
+import sys
+import time
+from pathlib import Path
+from typing import Any
+
+REQUESTS = 8
+PROMPT_TOKENS = 16
+TOKENS = 400
+SETTLING_STEPS = 5
+GIVE_UP_S = 120.0
+
+
+class DecodingEngine:
+    """A batch of requests that decode together; when it ends, the next one begins.
+
+    A step's time is that from the outputs of the step before to its own. Steps that prefill have none.
+    """
+
+    def __init__(self, model: str, torch_dir: Path):
+        from vllm import LLM
+
+        self._torch_dir = torch_dir
+        self._llm = LLM(
+            model=model,
+            load_format="dummy",
+            enforce_eager=True,
+            max_model_len=PROMPT_TOKENS + TOKENS,
+            max_num_seqs=REQUESTS,
+            gpu_memory_utilization=0.2,
+            enable_prefix_caching=False,
+            seed=0,
+            profiler_config={"profiler": "torch", "torch_profiler_dir": str(torch_dir)},
+        )
+        self._engine = self._llm.llm_engine
+        self._batches = 0
+        self._last_output = 0
+
+    def decode(self, steps: int) -> dict[str, Any]:
+        """`steps` decode steps of a new batch, after a few that settle it."""
+        self._begin()
+        for _ in range(SETTLING_STEPS):
+            self._step()
+        times = [self._step() for _ in range(steps)]
+        self._end()
+        return {"step_ns": times}
+
+    def record(self, steps: int) -> dict[str, Any]:
+        """Decode while `steps` steps are recorded by file trigger, and on until the files are written.
+
+        Answers the recorded steps' times, those of the steps in which the exporter ran, the seconds from the last
+        recorded step to the files, and how many spans were recorded.
+        """
+        directory = Path(os.environ["VIME_OTEL_DIR"])
+        start_file = directory / "start"
+        to_unix = time.time_ns() - time.perf_counter_ns()
+        ends: list[int] = []
+        decode_times: dict[int, int] = {}
+        directory.mkdir(parents=True, exist_ok=True)
+        start_file.write_text(str(steps))
+        gives_up = time.monotonic() + GIVE_UP_S
+        while start_file.exists():
+            if time.monotonic() > gives_up:
+                raise SystemExit(f"no recording within {GIVE_UP_S} s")
+            if not self._engine.has_unfinished_requests():
+                self._begin()
+                ends.append(self._last_output + to_unix)
+            took = self._step()
+            ends.append(self._last_output + to_unix)
+            decode_times[len(ends) - 1] = took
+        gone = time.time_ns()
+        self._end()
+        header = json.loads((directory / "recording.json").read_text())
+        rows = json.loads((directory / "steps.json").read_text())["rows"]
+        if not header["complete"] or len(rows) != steps:
+            raise SystemExit(f"the recording is not whole: {header['reasons']}, {len(rows)} steps")
+        first = next(i for i, end in enumerate(ends) if end > rows[0]["start_unix_nano"])
+        last = next(i for i, end in enumerate(ends) if end > rows[-1]["start_unix_nano"])
+        # The first recorded step holds the arming, the last one the fetching, the last of all the end of the export.
+        return {
+            "step_ns": [took for i, took in decode_times.items() if first < i < last],
+            "exporting_step_ns": [took for i, took in decode_times.items() if last < i < len(ends) - 1],
+            "flush_s": (gone - ends[last]) / 1e9,
+            "spans": header["spans"]["received"],
+            "pause_ms": header["pause_ms"],
+        }
+
+    def torch(self, steps: int) -> dict[str, Any]:
+        """`steps` decode steps under vLLM's torch profiler. Answers their times and what stopping it took."""
+        self._begin()
+        for _ in range(SETTLING_STEPS):
+            self._step()
+        self._llm.start_profile()
+        self._step()
+        times = [self._step() for _ in range(steps - 1)]
+        started = time.perf_counter_ns()
+        self._llm.stop_profile()
+        flush_s = (time.perf_counter_ns() - started) / 1e9
+        self._end()
+        size = 0
+        for path in self._torch_dir.iterdir():
+            size += path.stat().st_size
+            path.unlink()
+        return {"step_ns": times, "flush_s": flush_s, "bytes": size}
+
+    def pin(self, cores: list[int]) -> dict[str, Any]:
+        """Let every thread of this process run on these cores only."""
+        for thread in Path("/proc/self/task").iterdir():
+            os.sched_setaffinity(int(thread.name), cores)
+        return {}
+
+    def _begin(self) -> None:
+        from vllm import SamplingParams
+
+        sampling = SamplingParams(temperature=0, max_tokens=TOKENS, ignore_eos=True, detokenize=False)
+        for number in range(REQUESTS):
+            prompt = [1 + (number + token) % 200 for token in range(PROMPT_TOKENS)]
+            self._engine.add_request(f"{self._batches}-{number}", {"prompt_token_ids": prompt}, sampling)
+        self._batches += 1
+        self._step()
+
+    def _step(self) -> int:
+        self._engine.step()
+        before, self._last_output = self._last_output, time.perf_counter_ns()
+        return self._last_output - before
+
+    def _end(self) -> None:
+        self._engine.abort_request([f"{self._batches - 1}-{number}" for number in range(REQUESTS)])
+        while self._engine.has_unfinished_requests():
+            self._step()
+
+
+def main() -> int:
+    """Obey until standard input ends."""
+    answers = os.fdopen(os.dup(1), "w", buffering=1)
+    os.dup2(2, 1)  # vLLM prints there, too
+    engine = DecodingEngine(sys.argv[1], Path(sys.argv[2]))
+    print(json.dumps({"ready": True}), file=answers)
+    for line in sys.stdin:
+        method, argument = json.loads(line)
+        print(json.dumps(getattr(engine, method)(argument)), file=answers)
+    return 0
+
+
+if __name__ == "__main__":
+    sys.exit(main())
