@@ -55,8 +55,8 @@ def assemble(window: Window, new_ids: Callable[[int], Sequence[bytes]] | None = 
     make_ids = new_ids or _random_ids
     ranks = [_Rank(log, window) for log in window.ranks]
     names = StackNames(ENGINE_FRAMES)
-    for step, trees, around in _with_surroundings(window, ranks):
-        yield _assemble_step(window, step, ranks, trees, around, names, make_ids)
+    for worked, around in _with_surroundings(window, ranks):
+        yield _assemble_step(window, worked, around, ranks, names, make_ids)
 
 
 def _random_ids(count: int) -> list[bytes]:
@@ -99,58 +99,98 @@ class _Rank:
 
 
 @dataclass(frozen=True)
-class _Around:
-    """What else went on while a step lasted: stretches of any step, sorted, without overlap."""
+class _Surroundings:
+    """What a step's trees alone don't tell: its interval, and what else went on while it lasted.
 
+    `ranks` and `engine` are stretches of any step, sorted, without overlap.
+    """
+
+    interval: Stretch
     ranks: list[Stretch]
     engine: list[Stretch]
 
 
-def _with_surroundings(window: Window, ranks: list[_Rank]) -> Iterator[tuple[EngineStep, list[list[Node]], _Around]]:
-    """Every step with its ranks' trees and its surroundings; no more steps in memory than overlap."""
-    near: deque[tuple[EngineStep, list[list[Node]]]] = deque()
+@dataclass(frozen=True)
+class _Worked:
+    """A step with its ranks' trees, and when they were at work."""
+
+    step: EngineStep
+    trees: list[list[Node]]
+    stretches: list[Stretch]
+
+    @property
+    def begin(self) -> int:
+        """When the first rank began to work on it."""
+        return min((start for start, _ in self.stretches), default=self.step.previous_update_end)
+
+    @property
+    def interval_end(self) -> int:
+        """Where its time on the clock ends: see `_interval`."""
+        step = self.step
+        if not step.next_schedule_start or step.next_schedule_start >= step.update_end:
+            return step.update_end
+        done = max((end for _, end in self.stretches), default=step.update_end)
+        return min(max(done, step.next_schedule_start), step.update_end)
+
+
+def _with_surroundings(window: Window, ranks: list[_Rank]) -> Iterator[tuple[_Worked, _Surroundings]]:
+    """Every step with its surroundings; no more steps in memory than overlap."""
+    near: deque[_Worked] = deque()
     coming = iter(window.steps)
     read_until = -1
-    upcoming: EngineStep | None = None
+    previous: _Worked | None = None
     for step in window.steps:
-        while near and near[0][0].update_end < step.schedule_start and near[0][0] is not step:
+        while near and near[0].step.update_end < step.schedule_start and near[0].step is not step:
             near.popleft()
         while read_until < step.update_end:
             upcoming = next(coming, None)
             if upcoming is None:
                 break
-            near.append((upcoming, [rank.outermost(upcoming) for rank in ranks]))
+            trees = [rank.outermost(upcoming) for rank in ranks]
+            busy = [stretch for rank, nodes in zip(ranks, trees, strict=True) for stretch in rank.stretches(nodes)]
+            near.append(_Worked(upcoming, trees, busy))
             read_until = upcoming.schedule_start
-        busy = [
-            stretch
-            for _, trees in near
-            for rank, nodes in zip(ranks, trees, strict=True)
-            for stretch in rank.stretches(nodes)
-        ]
+        worked = next(each for each in near if each.step is step)
         engine = [
             stretch
-            for other, _ in near
+            for each in near
             for stretch in (
-                (other.schedule_start, other.schedule_end),
-                (other.update_start, other.update_end),
+                (each.step.schedule_start, each.step.schedule_end),
+                (each.step.update_start, each.step.update_end),
             )
         ]
-        trees = next(trees for other, trees in near if other is step)
-        yield step, trees, _Around(_union(busy), _union(engine))
+        busy = [stretch for each in near for stretch in each.stretches]
+        yield worked, _Surroundings(_interval(worked, previous), _union(busy), _union(engine))
+        previous = worked
+
+
+def _interval(worked: _Worked, previous: _Worked | None) -> Stretch:
+    """What a step adds to the clock; the intervals of steps that follow each other touch.
+
+    From its schedule() to the end of its update_from_output() where it runs alone. Where the next one
+    is scheduled before that end, its interval begins when the ranks are done with this one.
+    """
+    step = worked.step
+    start = step.schedule_start
+    if previous is not None and previous.step.next_schedule_start == step.schedule_start:
+        start = max(start, previous.interval_end)
+    elif step.previous_update_end > start:  # the one before was not recorded
+        start = min(max(start, worked.begin), step.previous_update_end)
+    return start, max(start, worked.interval_end)
 
 
 def _assemble_step(
     window: Window,
-    step: EngineStep,
+    worked: _Worked,
+    around: _Surroundings,
     ranks: list[_Rank],
-    trees: list[list[Node]],
-    around: _Around,
     engine_names: StackNames,
     make_ids: Callable[[int], Sequence[bytes]],
 ) -> AssembledStep:
-    row, root = _row_and_root(window, step, ranks)
+    step = worked.step
+    row, root = _row_and_root(window, step, around.interval, ranks)
     parts = []
-    for rank, nodes in zip(ranks, trees, strict=True):
+    for rank, nodes in zip(ranks, worked.trees, strict=True):
         if step.position is None:
             continue
         spans = flatten(nodes, rank.names, root, rank.shift, _ids_for(nodes, make_ids))
@@ -163,7 +203,7 @@ def _assemble_step(
     return AssembledStep(row, root, _part(row, ENGINE_PART, -1, spans, folded, spans_made=1), parts)
 
 
-def _row_and_root(window: Window, step: EngineStep, ranks: list[_Rank]) -> tuple[StepRow, Span]:
+def _row_and_root(window: Window, step: EngineStep, interval: Stretch, ranks: list[_Rank]) -> tuple[StepRow, Span]:
     engine, recording, counts = window.engine, window.command.recording, step.counts
     trace_id, root_id = step_ids(recording, engine["engine"], step.index)
     parent = b""
@@ -183,7 +223,7 @@ def _row_and_root(window: Window, step: EngineStep, ranks: list[_Rank]) -> tuple
         execution=_execution(step, ranks) or engine["execution"],
         start_unix_nano=root.start_unix_nano,
         duration_ns=root.duration_ns,
-        interval_ns=step.update_end - _interval_start(step),
+        interval_ns=interval[1] - interval[0],
         context_tokens=counts.context_tokens,
         generation_tokens=counts.generation_tokens,
         requests=counts.requests,
@@ -203,11 +243,7 @@ def _execution(step: EngineStep, ranks: list[_Rank]) -> str:
     return "+".join(sorted(set(filter(None, told))))
 
 
-def _interval_start(step: EngineStep) -> int:
-    return max(step.schedule_start, step.previous_update_end)
-
-
-def _engine_nodes(step: EngineStep, around: _Around) -> list[Node]:
+def _engine_nodes(step: EngineStep, around: _Surroundings) -> list[Node]:
     """The engine's own frames. What of them ran beside a rank at work is not on the clock and counts nothing.
 
     `wait` is what is left of the step's interval: neither a rank nor the engine was at work, on
@@ -216,14 +252,13 @@ def _engine_nodes(step: EngineStep, around: _Around) -> list[Node]:
     if step.position is None:  # it did nothing but keep its group company
         return []
     nodes = [_engine_node(_SCHEDULE, step.schedule_start, step.schedule_end, around)]
-    waited_from = max(step.schedule_end, _interval_start(step))
-    for start, end in _without([(waited_from, step.update_start)], around.ranks):
-        nodes += [Node(_WAIT, *gap, []) for gap in _without([(start, end)], around.engine)]
+    idle = _without(_without([around.interval], around.ranks), around.engine)
+    nodes += [Node(_WAIT, start, end, []) for start, end in idle]
     nodes.append(_engine_node(_UPDATE, step.update_start, step.update_end, around))
     return nodes
 
 
-def _engine_node(frame: int, start: int, end: int, around: _Around) -> Node:
+def _engine_node(frame: int, start: int, end: int, around: _Surroundings) -> Node:
     counted = sum(rest_end - rest_start for rest_start, rest_end in _without([(start, end)], around.ranks))
     return Node(frame, start, end, [], None if counted == end - start else counted)
 

@@ -84,6 +84,7 @@ class EngineRecorder:
         self._start_at: Position | None = None
         self._last_position: Position | None = None
         self._open: dict[int, EngineStep] = {}
+        self._latest: EngineStep | None = None
         self._last_update_end = 0
         self._arm_answers: Callable[[], list[Any] | None] = list
         self._workers_checked = False
@@ -172,6 +173,8 @@ class EngineRecorder:
         window = self._window
         if window is None or not output.total_num_scheduled_tokens:
             return
+        if self._latest is not None:
+            self._latest.next_schedule_start, self._latest = start, None
         if self._discarding:
             self._discarding = False
             return
@@ -185,7 +188,7 @@ class EngineRecorder:
         counts = self.port.count(output)
         step = EngineStep(len(window.steps), counts, start, end, position=position, lockstep=self.port.lockstep())
         window.steps.append(step)
-        self._open[id(output)] = step
+        self._latest = self._open[id(output)] = step
         if command.kind is None or command.kind == counts.kind:
             self._scheduled += 1
 
@@ -282,6 +285,7 @@ class EngineRecorder:
         self._counted = self._scheduled = self._seen = self._positions = 0
         self._discarding = forced
         self._open.clear()
+        self._latest = None
         self._last_update_end = 0
         self.port.watch_steps(self._patches, self)
         self.pace.window_opens()

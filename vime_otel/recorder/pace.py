@@ -66,9 +66,5 @@ class Pace:
 
 def _median_ms(ends: list[tuple[int, int]], batch: int) -> float | None:
     near = max(1, batch // 10)
-    gaps = [
-        end - start
-        for (start, _), (end, requests) in itertools.pairwise(ends)
-        if abs(requests - batch) <= near
-    ]
+    gaps = [end - start for (start, _), (end, requests) in itertools.pairwise(ends) if abs(requests - batch) <= near]
     return round(median(gaps) / 1e6, 4) if len(gaps) >= _LEAST else None

@@ -222,6 +222,7 @@ class EnginePort:
             "model": str(self._config.model_config.model),
             "dp_rank": dp_rank,
             "dp_group": self._dp_group(),
+            "dp_size": parallel.data_parallel_size if self.lockstep() is not None else 1,
             "ranks": parallel.world_size,
             "vllm_version": _vllm_version(),
             "vime_otel_version": __version__,

@@ -60,6 +60,7 @@ class EngineStep:
 
     `position` counts the steps that the ranks recorded, from 0; None where they recorded none, since
     the engine was idle while others of its lockstep group worked. `lockstep` is the group's position.
+    `next_schedule_start` is when the next step began, recorded or not; 0 where none was seen to.
     """
 
     index: int
@@ -71,6 +72,7 @@ class EngineStep:
     previous_update_end: int = 0
     position: int | None = None
     lockstep: Position | None = None
+    next_schedule_start: int = 0
 
 
 @dataclass(frozen=True)
