@@ -76,6 +76,7 @@ class FakePort:
             "model": "fake",
             "dp_rank": 0,
             "dp_group": None if self.position is None else "0123456789abcdef",
+            "dp_size": 1 if self.position is None else 2,
             "ranks": 2,
             "vllm_version": "0",
             "vime_otel_version": "0",

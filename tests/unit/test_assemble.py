@@ -135,3 +135,59 @@ def test_the_engines_own_part_counts_the_root_among_its_spans() -> None:
     part = only(window(rank((EXECUTE, 1200, 1500)))).engine_part
     assert part.totals.rank == ENGINE_PART
     assert part.totals.spans_made == len(part.spans) + 1
+
+
+def overlapping(execute: list[tuple[int, int]]) -> tuple[list[EngineStep], RankLog]:
+    """Steps of which each is scheduled while the one before runs, every 1000 ticks, and one rank's work on them."""
+    steps = [
+        EngineStep(n, DECODE, at := 1000 * n, at + 100, at + 1900, at + 2000, at + 1000 if n else 0, n, None, at + 1000)
+        for n in range(len(execute))
+    ]
+    steps[-1].next_schedule_start = 0
+    log = rank(*[(EXECUTE, *stretch) for stretch in execute], starts=[3 * n for n in range(len(execute))])
+    return steps, log
+
+
+def test_intervals_of_overlapping_steps_touch_where_the_ranks_are_done() -> None:
+    steps, log = overlapping([(200, 1150), (1150, 2150), (2150, 3150)])
+    assembled = list(assemble(window(log, steps=steps)))
+    assert [step.row.interval_ns for step in assembled] == [1150, 1000, 1850]
+    assert sum(step.row.interval_ns for step in assembled) == steps[-1].update_end - steps[0].schedule_start
+    assert [step.row.overlapped for step in assembled] == [True, True, True]
+    assert [step.root.duration_ns for step in assembled] == [2000, 2000, 2000]
+
+
+def test_what_the_engine_does_beside_a_rank_at_work_is_not_on_the_clock() -> None:
+    steps, log = overlapping([(200, 1150), (1150, 2150), (2150, 3150)])
+    first, second, third = assemble(window(log, steps=steps))
+    assert engine_totals(first)["step;schedule"] == 100
+    assert engine_totals(second)["step;schedule"] == 0
+    assert engine_totals(second)["step;update_from_output"] == 0
+    assert engine_totals(third)["step;update_from_output"] == 100
+    assert "step;wait" not in engine_totals(second)
+    whole = sum(sum(engine_totals(step).values()) - engine_totals(step)["step"] for step in (first, second, third))
+    worked = sum(totals for step in (first, second, third) for totals in step.rank_parts[0].totals.inclusive_ns)
+    assert whole + worked == sum(step.row.interval_ns for step in (first, second, third))
+
+
+def test_a_step_between_unrecorded_ones_has_the_interval_in_which_it_ran() -> None:
+    steps, log = overlapping([(200, 1150), (1150, 2150), (2150, 3150)])
+    middle = replace(steps[1], position=0)
+    alone = rank((EXECUTE, 1150, 2150))
+    step = only(window(alone, steps=[middle]))
+    assert step.row.interval_ns == 1000
+    assert engine_totals(step)["step;schedule"] == 0
+    assert sum(engine_totals(step).values()) - engine_totals(step)["step"] == 0
+    assert step.engine_part.spans[0].duration_ns == 100
+    assert step.engine_part.spans[0].counted_ns == 0
+
+
+def test_a_rank_that_works_inside_the_engines_process_gets_its_own_time() -> None:
+    # schedule, execute and then the update of the step before, one after the other.
+    steps = [
+        EngineStep(0, DECODE, 0, 100, 1500, 1600, 0, 0, None, 800),
+        EngineStep(1, DECODE, 800, 900, 1600, 1700, 1600, 1, None, 0),
+    ]
+    log = rank((EXECUTE, 100, 800), (EXECUTE, 900, 1500), starts=[0, 3])
+    first, second = assemble(window(log, steps=steps))
+    assert (first.row.interval_ns, second.row.interval_ns) == (800, 900)

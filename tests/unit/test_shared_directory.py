@@ -44,7 +44,8 @@ def start(directory: Path, text: str) -> None:
         ("0", 1, True),
         ("-3", 1, True),
         ("1e3", 1, True),
-        ("5 decode", 1, True),
+        ("5 decode", 5, True),
+        ("5 force-eager per-layer\n", 5, False),
         ("²", 1, True),
         ("9" * 20, MAX_STEPS, True),
         ("9" * 5000, MAX_STEPS, True),
@@ -56,6 +57,21 @@ def test_a_start_file_says_how_many_steps(first: SharedDirectory, text: str, ste
     assert found is not None
     assert found.steps == steps
     assert bool(found.note) == noted, "what is not taken as it stands is told"
+    assert (found.force_eager, found.per_layer) == ("force-eager" in text, "per-layer" in text)
+
+
+def test_engines_of_a_group_begin_where_the_first_of_them_proposed(
+    first: SharedDirectory, second: SharedDirectory
+) -> None:
+    start(first.directory, "5")
+    found = first.start()
+    assert found is not None
+    assert first.agree(found.key, "a" * 16, (3, 70)) == (3, 70)
+    assert second.agree(found.key, "a" * 16, (3, 90)) == (3, 70)
+    assert second.agree(found.key, "b" * 16, (1, 0)) == (1, 0)
+    assert set(first.living()) == {"a" * 16, "b" * 16}
+    first.remove_start(found.key)
+    assert second.agree(found.key, "a" * 16, (3, 90)) == (3, 90)
 
 
 def test_a_start_file_of_random_bytes_means_one_step(first: SharedDirectory) -> None:

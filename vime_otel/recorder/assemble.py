@@ -102,10 +102,12 @@ class _Rank:
 class _Surroundings:
     """What a step's trees alone don't tell: its interval, and what else went on while it lasted.
 
-    `ranks` and `engine` are stretches of any step, sorted, without overlap.
+    `recorded` is the interval, and what of the whole step lies in the intervals of its neighbours if
+    these are recorded. `ranks` and `engine` are stretches of any step, sorted, without overlap.
     """
 
     interval: Stretch
+    recorded: Stretch
     ranks: list[Stretch]
     engine: list[Stretch]
 
@@ -160,7 +162,14 @@ def _with_surroundings(window: Window, ranks: list[_Rank]) -> Iterator[tuple[_Wo
             )
         ]
         busy = [stretch for each in near for stretch in each.stretches]
-        yield worked, _Surroundings(_interval(worked, previous), _union(busy), _union(engine))
+        follows = previous is not None and previous.step.next_schedule_start == step.schedule_start
+        followed = any(each.step.schedule_start == step.next_schedule_start for each in near)
+        interval = _interval(worked, previous if follows else None)
+        recorded = (
+            step.schedule_start if follows else interval[0],
+            step.update_end if followed else interval[1],
+        )
+        yield worked, _Surroundings(interval, recorded, _union(busy), _union(engine))
         previous = worked
 
 
@@ -169,12 +178,13 @@ def _interval(worked: _Worked, previous: _Worked | None) -> Stretch:
 
     From its schedule() to the end of its update_from_output() where it runs alone. Where the next one
     is scheduled before that end, its interval begins when the ranks are done with this one.
+    `previous` is the step before, if that was recorded.
     """
     step = worked.step
     start = step.schedule_start
-    if previous is not None and previous.step.next_schedule_start == step.schedule_start:
+    if previous is not None:
         start = max(start, previous.interval_end)
-    elif step.previous_update_end > start:  # the one before was not recorded
+    elif step.previous_update_end > start:  # the one before was under way, and not recorded
         start = min(max(start, worked.begin), step.previous_update_end)
     return start, max(start, worked.interval_end)
 
@@ -259,7 +269,8 @@ def _engine_nodes(step: EngineStep, around: _Surroundings) -> list[Node]:
 
 
 def _engine_node(frame: int, start: int, end: int, around: _Surroundings) -> Node:
-    counted = sum(rest_end - rest_start for rest_start, rest_end in _without([(start, end)], around.ranks))
+    on_clock = (max(start, around.recorded[0]), min(end, around.recorded[1]))
+    counted = sum(rest_end - rest_start for rest_start, rest_end in _without([on_clock], around.ranks))
     return Node(frame, start, end, [], None if counted == end - start else counted)
 
 

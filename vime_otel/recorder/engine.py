@@ -58,6 +58,19 @@ class Status:
 ACTIVE_PHASES = ("armed", "recording", "exporting")
 
 
+_LEAST_STEPS_AHEAD = 64
+_SECONDS_AHEAD = 2
+
+
+def start_position(here: Position, steps_per_second: float) -> Position:
+    """Where a lockstep group can begin together: far enough ahead for all its engines to hear of it.
+
+    A group that stands idle begins with its next wave's first step.
+    """
+    wave, step = here
+    return (wave, step + max(_LEAST_STEPS_AHEAD, int(_SECONDS_AHEAD * steps_per_second)) if step else 0)
+
+
 class EngineRecorder:
     """Records windows of steps on one engine, one at a time."""
 

@@ -8,7 +8,7 @@ from pathlib import Path
 from vime_otel.data import settings
 
 from .doors import Door
-from .engine import EngineRecorder
+from .engine import EngineRecorder, start_position
 from .exporter import run_exporter
 from .shared_directory import SharedDirectory, Start
 from .window import Command, Window
@@ -29,6 +29,7 @@ class FileDoor(Door):
         self._exported: str | None = None
         self._timing = settings.timing()
         self._seen: Start | None = None
+        self._agreed: str | None = None
         self._told = ""
 
     def run(self) -> None:
@@ -69,11 +70,29 @@ class FileDoor(Door):
             return  # still being written, perhaps: at the next look it counts
         if start.key != self._acted_on:
             # The key is the recording's id: every engine under the directory derives the same one.
-            refusal = self.recorder.submit(Command(start.key, start.steps, timing=self._timing), self.deliver)
+            command = Command(
+                start.key,
+                start.steps,
+                timing=self._timing,
+                force_eager=start.force_eager,
+                per_layer=start.per_layer,
+                together=self.recorder.port.lockstep() is not None,
+            )
+            refusal = self.recorder.submit(command, self.deliver)
             if refusal is None:
                 if start.note:
                     logger.warning("vime-otel: %s", start.note)
                 self._acted_on = self._recording = start.key
+        elif self.recorder.status.position is not None and self._agreed != start.key:
+            self._agree(shared, start.key)
         elif self._exported == start.key and shared.all_done(start.key):
             # Others that were waited for are gone: what there is gets merged.
             run_exporter(None, {"directory": str(self._directory), "start": start.key})
+
+    def _agree(self, shared: SharedDirectory, key: str) -> None:
+        """Have this engine begin with the others of its lockstep group."""
+        status, group = self.recorder.status, self.recorder.port.describe()["dp_group"]
+        if status.position is None:
+            return
+        self.recorder.start_at(key, shared.agree(key, group, start_position(status.position, status.steps_per_second)))
+        self._agreed = key

@@ -15,18 +15,23 @@ from collections.abc import Iterator
 from dataclasses import dataclass
 from pathlib import Path
 
+from .window import Position
+
 MAX_STEPS = 1_000_000
-_START_BYTES = 64
+_START_BYTES = 128
+_OPTIONS = {"force-eager": "force_eager", "per-layer": "per_layer"}
 _NUMBER = re.compile(r"0*[1-9][0-9]*", re.ASCII)
 
 
 @dataclass(frozen=True)
 class Start:
-    """A start file: 16 hex digits that tell it from any other one, the steps, and what to tell of its content."""
+    """A start file: 16 hex digits that tell it from any other one, what it asks for, and what to say about it."""
 
     key: str
     steps: int
     note: str = ""
+    force_eager: bool = False
+    per_layer: bool = False
 
 
 class SharedDirectory:
@@ -73,7 +78,10 @@ class SharedDirectory:
             self._presence = None
 
     def start(self) -> Start | None:
-        """The start file, if there is one. What is no whole number from 1 on means one step, with a note."""
+        """The start file, if there is one: a number of steps, then `force-eager`, `per-layer` where wanted.
+
+        What is no whole number from 1 on means one step; that, and any other word, gives a note.
+        """
         path = self.directory / "start"
         try:
             status = path.stat()
@@ -83,16 +91,21 @@ class SharedDirectory:
             return None
         identity = f"{status.st_dev}/{status.st_ino}/{status.st_mtime_ns}"
         key = hashlib.sha256(identity.encode()).hexdigest()[:16]
-        if not _NUMBER.fullmatch(text):
-            return Start(key, 1, f"{path} says {text[:40]!r}, which is no number of steps: one step is recorded")
-        if int(text) > MAX_STEPS:
-            return Start(key, MAX_STEPS, f"{path} asks for {int(text)} steps: {MAX_STEPS} is the most")
-        return Start(key, int(text))
+        number, *words = text.split() or [""]
+        unknown = [word for word in words if word not in _OPTIONS]
+        options = {option: word in words for word, option in _OPTIONS.items()}
+        if not _NUMBER.fullmatch(number):
+            note = f"{path} says {text[:40]!r}, which is no number of steps: one step is recorded"
+            return Start(key, 1, note, **options)
+        if int(number) > MAX_STEPS:
+            return Start(key, MAX_STEPS, f"{path} asks for {int(number)} steps: {MAX_STEPS} is the most", **options)
+        note = f"{path} says {unknown[0][:40]!r}, which is none of {', '.join(_OPTIONS)}" if unknown else ""
+        return Start(key, int(number), note, **options)
 
     def living(self) -> dict[str, str]:
         """Every living engine's id with the start file that it is done with."""
         found: dict[str, str] = {}
-        for path in sorted(self._engines.iterdir()):
+        for path in sorted(self._engines.glob("[!.]*")):
             try:
                 with open(path, "r+") as file:
                     if path.name != self._engine and _lockable(file.fileno()):
@@ -114,11 +127,24 @@ class SharedDirectory:
         """Whether every living engine is done with that start file."""
         return all(done == key for done in self.living().values())
 
+    def agree(self, key: str, group: str, proposal: Position) -> Position:
+        """Where the engines of a lockstep group begin: what the first of them proposed for that start file."""
+        path = self._engines / f".{key}-{group}"
+        own = path.with_name(f"{path.name}-{self._engine}")
+        own.write_text("{} {}".format(*proposal))
+        with contextlib.suppress(FileExistsError):
+            os.link(own, path)  # whole from the start, unlike a file that is opened
+        own.unlink()
+        wave, step = path.read_text().split()
+        return int(wave), int(step)
+
     def remove_start(self, key: str) -> None:
         """Remove the start file, unless a newer one has taken its place."""
         start = self.start()
         if start is not None and start.key == key:
             (self.directory / "start").unlink(missing_ok=True)
+        for path in self._engines.glob(f".{key}-*"):
+            path.unlink(missing_ok=True)
 
     @contextlib.contextmanager
     def locked(self) -> Iterator[None]:
