@@ -29,6 +29,7 @@ class FakePort:
 
     max_spans = 1000
     min_free_mib = 1024
+    sample_every: int | None = None
 
     def __init__(self) -> None:
         self.calls: list[tuple[str, tuple[Any, ...]]] = []

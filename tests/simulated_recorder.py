@@ -7,10 +7,11 @@ Everything that it sends is a function of recording, engine and step, so that te
 from __future__ import annotations
 
 import itertools
+import re
 import threading
 import time
 from collections.abc import Iterator
-from dataclasses import dataclass, replace
+from dataclasses import dataclass, field, replace
 from typing import Any
 
 import requests
@@ -18,7 +19,7 @@ import requests
 from collector.addresses import addresses_of
 from vime_otel.data import otlp
 from vime_otel.data.folded import Folded
-from vime_otel.data.recording import ENGINE_PART, StepRow, StepTotals
+from vime_otel.data.recording import ENGINE_PART, IDLE, StepRow, StepTotals
 from vime_otel.data.spans import Span
 
 BASE_UNIX_NANO = 1_764_460_800_000_000_000
@@ -41,8 +42,18 @@ POLL: dict[str, Any] = {
         "vllm_version": "0.32.0",
         "vime_otel_version": "0.1.0",
         "execution": "eager",
+        "dp_group": None,
+        "dp_size": 1,
     },
-    "status": {"phase": "idle", "recording": None, "steps_done": 0, "steps_asked": 0, "reason": None},
+    "status": {
+        "phase": "idle",
+        "recording": None,
+        "steps_done": 0,
+        "steps_asked": 0,
+        "reason": None,
+        "position": None,
+        "steps_per_second": 0.0,
+    },
     "seen": None,
     "wait_seconds": 0,
 }
@@ -87,6 +98,35 @@ ENGINE_TREES: list[Tree] = [
 ]
 
 
+def by_layer(trees: list[Tree]) -> list[Tree]:
+    """The same with a name of its own for each layer, as a recording by layer has it."""
+    numbers = itertools.count()
+
+    def named(tree: Tree) -> Tree:
+        name, start, end, below = tree
+        if re.fullmatch(r"\w+DecoderLayer", name):
+            name = f"layers.{next(numbers)}:{name}"
+        return name, start, end, [named(each) for each in below]
+
+    return [named(tree) for tree in trees]
+
+
+@dataclass(frozen=True)
+class Lockstep:
+    """An engine's place in a lockstep group, and where the group stands."""
+
+    group: str
+    rank: int
+    size: int
+    position: tuple[int, int] = (0, 0)
+    steps_per_second: float = 0.0
+
+    def ahead(self, steps: int) -> Lockstep:
+        """The same so many steps later."""
+        wave, step = self.position
+        return replace(self, position=(wave, step + steps))
+
+
 @dataclass(frozen=True)
 class Behaviour:
     """What an engine does, and what goes wrong with it."""
@@ -105,6 +145,14 @@ class Behaviour:
     exporting_seconds: float = 0.0
     """So long it exports before it sends anything."""
     reasons: tuple[str, ...] = ()
+    execution: str = "eager"
+    closing: dict[str, Any] = field(default_factory=dict)
+    """What the closing event tells beside, or instead of, the usual."""
+    lockstep: Lockstep | None = None
+    only_idle: bool = False
+    """It has no requests, and keeps its lockstep group company."""
+    has_started: bool = False
+    """Its group is beyond any position at which it is told to start."""
 
 
 @dataclass(frozen=True)
@@ -121,22 +169,38 @@ class Step:
 
     row: StepRow
     trace_id: bytes
+    root_id: bytes
     parts: list[Part]
 
 
-def make_step(recording: str, engine: str, index: int, ranks: int, totals_off_by_ns: int = 0) -> Step:
-    """A step: the first of a recording is a prefill, the others decode."""
+def make_step(
+    recording: str,
+    engine: str,
+    index: int,
+    ranks: int,
+    totals_off_by_ns: int = 0,
+    execution: str = "eager",
+    lockstep: Lockstep | None = None,
+    idle: bool = False,
+    per_layer: bool = False,
+) -> Step:
+    """A step: the first of a recording is a prefill, the others decode; in an `idle` one no rank does anything."""
     trace_id, root_id = otlp.step_ids(recording, engine, index)
+    parent_id = b""
+    if lockstep is not None:
+        trace_id, group_root = otlp.group_ids(recording, lockstep.group, *lockstep.position)
+        root_id, parent_id = (root_id, group_root) if lockstep.rank else (group_root, b"")
     start = BASE_UNIX_NANO + index * STEP_NS
-    kind = "decode" if index else "prefill"
+    kind = IDLE if idle else "decode" if index else "prefill"
     length = 8_000_000 + 1000 * index
     row = StepRow(
-        engine, index, kind, False, "eager", start, length, length - OVERLAP_NS,
-        0 if index else 128, 4, 4, trace_id.hex(),
+        engine, index, kind, False, execution, start, length, length - OVERLAP_NS,
+        0 if index or idle else 128, 0 if idle else 4, 0 if idle else 4, trace_id.hex(),
     )  # fmt: skip
-    root = Span(f"{kind} step", "", "step", start, start + length, root_id)
-    parts = [_part(row, root, str(rank), 0, RANK_TREES, totals_off_by_ns) for rank in range(ranks)]
-    own = _part(row, root, ENGINE_PART, -1, ENGINE_TREES, 0)
+    root = Span(f"{kind} step", "", "step", start, start + length, root_id, parent_id)
+    trees = by_layer(RANK_TREES) if per_layer else RANK_TREES
+    parts = [_part(row, root, str(rank), 0, trees, totals_off_by_ns) for rank in range(0 if idle else ranks)]
+    own = _part(row, root, ENGINE_PART, -1, [] if idle else ENGINE_TREES, 0)
     own.spans.insert(0, root)
     totals = replace(
         own.totals,
@@ -145,7 +209,7 @@ def make_step(recording: str, engine: str, index: int, ranks: int, totals_off_by
         calls=(1, *own.totals.calls),
         spans_made=own.totals.spans_made + 1,
     )
-    return Step(row, trace_id, [*parts, Part(own.spans, totals)])
+    return Step(row, trace_id, root_id, [*parts, Part(own.spans, totals)])
 
 
 def _part(row: StepRow, root: Span, rank: str, stage: int, trees: list[Tree], off_by_ns: int) -> Part:
@@ -192,12 +256,12 @@ def step_requests(recording: str, step: Step, last_spans_lost: int = 0) -> Itera
         messages = [otlp.span_message(span, step.trace_id, step.row.kind, {}) for span in sent]
         yield "/v1/traces", otlp.trace_request(of, messages).SerializeToString()
         row = step.row if rank == ENGINE_PART else None
-        record = otlp.totals_record(recording, part.totals, row, BASE_UNIX_NANO)
+        record = otlp.totals_record(part.totals, row, step.trace_id, step.root_id, BASE_UNIX_NANO)
         yield "/v1/logs", otlp.logs_request(of, [record]).SerializeToString()
 
 
-def closing_request(recording: str, engine: str, steps: list[Step], reasons: tuple[str, ...] = ()) -> bytes:
-    """The closing event after these steps, as protobuf."""
+def closing_request(recording: str, engine: str, steps: list[Step], **told: Any) -> bytes:
+    """The closing event after these steps, as protobuf; what is `told` comes on top."""
     announced: dict[str, dict[str, Any]] = {}
     for part in (part for step in steps for part in step.parts):
         totals = part.totals
@@ -214,9 +278,12 @@ def closing_request(recording: str, engine: str, steps: list[Step], reasons: tup
         "execution": "eager",
         "pause_ns": 700_000,
         "hooks": {"found": ["execute_model"], "missing": []},
-        "overhead": {"span_ns": 250.0, "spans_per_step": 14.0},
-        "reasons": list(reasons),
+        "overhead": {"span_ns": 250.0, "sync_ns": 4000.0, "spans_per_step": 14.0, "added_us_per_step": 115.5},
+        "unrecorded": {"decode": {"batch": 4, "before_ms": 3.0, "after_ms": 3.5}},
+        "notes": [],
+        "reasons": [],
         "label": "simulated",
+        **told,
     }
     record = otlp.closing_record(body, BASE_UNIX_NANO)
     return otlp.logs_request(resource_of(recording, engine, ENGINE_PART), [record]).SerializeToString()
@@ -254,6 +321,7 @@ class SimulatedRecorder(threading.Thread):
         self._command: dict[str, Any] = {}
         self._sends_at = 0.0
         self._steps: list[Step] = []
+        self._lockstep = self.behaviour.lockstep
 
     def __enter__(self) -> SimulatedRecorder:
         self.start()
@@ -291,9 +359,12 @@ class SimulatedRecorder(threading.Thread):
             "recorder": {
                 "engine": self.engine, "label": f"127.0.0.1:{self._port}/0",
                 "addresses": sorted(addresses_of("127.0.0.1")),
-                "host": "simulated", "pid": 1, "api_ports": [self._port], "model": "simulated/moe", "dp_rank": 0,
+                "host": "simulated", "pid": 1, "api_ports": [self._port], "model": "simulated/moe",
+                "dp_rank": self._lockstep.rank if self._lockstep else 0,
                 "ranks": self.behaviour.ranks, "vllm_version": "0.32.0", "vime_otel_version": "0.1.0",
-                "execution": "eager",
+                "execution": self.behaviour.execution,
+                "dp_group": self._lockstep.group if self._lockstep else None,
+                "dp_size": self._lockstep.size if self._lockstep else 1,
             },
             "status": self._status,
             "seen": self._seen,
@@ -312,9 +383,29 @@ class SimulatedRecorder(threading.Thread):
                 "phase": phase, "recording": command["recording"], "steps_done": 0,
                 "steps_asked": command["steps"], "reason": self.behaviour.refuses,
             }  # fmt: skip
+            if command["together"] and self._lockstep:
+                self._status |= {
+                    "position": self._lockstep.position, "steps_per_second": self._lockstep.steps_per_second,
+                }  # fmt: skip
+        elif command["type"] == "start":
+            self._start(tuple(command["position"]))
         elif self.phase in ("armed", "recording") and command["recording"] == self._status["recording"]:
-            self._send_all()
+            if not self._waits:
+                self._send_all()
             self._status |= {"phase": "cancelled", "reason": "cancelled by the collector"}
+
+    def _start(self, position: tuple[int, int]) -> None:
+        """Record from there on; the group makes the steps until then at once."""
+        if self.behaviour.has_started:
+            reason = f"the command to start with the group at {position} came when it was at {position} already"
+            self._status |= {"phase": "failed", "reason": reason}
+        elif self._lockstep is not None:
+            self._lockstep = replace(self._lockstep, position=position)
+            self._status["position"] = None
+
+    @property
+    def _waits(self) -> bool:
+        return self.phase == "armed" and self._status.get("position") is not None
 
     def _advance(self) -> None:
         """One step on: armed → recording, one step each time → exporting → done."""
@@ -325,10 +416,21 @@ class SimulatedRecorder(threading.Thread):
             self._status |= {"phase": "done"}
         elif self.phase in ("armed", "recording"):
             most = self.behaviour.most_steps
-            if (most is not None and len(self._steps) >= most) or not self._command:
+            if (most is not None and len(self._steps) >= most) or not self._command or self._waits:
                 return
             recording, index = self._status["recording"], len(self._steps)
-            step = make_step(recording, self.engine, index, self.behaviour.ranks, self.behaviour.totals_off_by_ns)
+            forced = self._command["force_eager"] and self.behaviour.execution != "eager"
+            step = make_step(
+                recording,
+                self.engine,
+                index,
+                self.behaviour.ranks,
+                self.behaviour.totals_off_by_ns,
+                "forced_eager" if forced else self.behaviour.execution,
+                self._lockstep and self._lockstep.ahead(index),
+                self.behaviour.only_idle,
+                self._command["per_layer"],
+            )
             self._steps.append(step)
             counted = sum(self._command["kind"] in (None, step.row.kind) for step in self._steps)
             phase = "exporting" if counted >= self._command["steps"] else "recording"
@@ -342,7 +444,8 @@ class SimulatedRecorder(threading.Thread):
             for path, content in step_requests(recording, step, lost):
                 self._send(path, content)
         if self.behaviour.closing_event:
-            self._send("/v1/logs", closing_request(recording, self.engine, self._steps, self.behaviour.reasons))
+            told = {"reasons": list(self.behaviour.reasons), **self.behaviour.closing}
+            self._send("/v1/logs", closing_request(recording, self.engine, self._steps, **told))
 
     def _send(self, path: str, content: bytes) -> None:
         for _ in range(2 if self.behaviour.every_request_twice else 1):

@@ -7,7 +7,7 @@ from types import SimpleNamespace
 import pytest
 from fake_port import LOGS, FakePort, step
 
-from vime_otel.recorder.engine import EngineRecorder
+from vime_otel.recorder.engine import EngineRecorder, Sampling, start_position
 from vime_otel.recorder.window import Command, Window, WorkerOrder
 
 
@@ -194,3 +194,170 @@ def test_an_export_that_failed_is_told_beside_what_was_wrong_before(recorder: En
     recorder.run_due()
     recorder.exported("nobody answers")
     assert (recorder.status.phase, recorder.status.reason) == ("failed", "nobody wants it; nobody answers")
+
+
+def sampling(windows: list[Window], every: int = 3) -> Sampling:
+    return Sampling(lambda: Command("5" * 16, 2, every=every, totals_only=True), windows.append)
+
+
+def test_sampling_takes_every_kth_step_window_after_window(recorder: EngineRecorder, windows: list[Window]) -> None:
+    recorder.sample(sampling(windows))
+    for at in range(0, 140, 10):
+        step(recorder, at=at)
+    assert [[s.schedule_start for s in window.steps] for window in windows] == [[20, 50], [80, 110]]
+    assert [[s.index for s in window.steps] for window in windows] == [[0, 1], [2, 3]]
+    assert recorder.status.phase == "idle", "sampling goes on beside all else"
+
+
+def test_a_window_of_samples_ends_by_its_age(
+    recorder: EngineRecorder, windows: list[Window], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr("vime_otel.recorder.engine.PIECE_SECONDS", -10_000_000)
+    recorder.sample(sampling(windows, every=1))
+    step(recorder)
+    assert len(windows) == 1
+
+
+def test_a_recording_comes_before_sampling_and_what_was_sampled_is_handed_over(
+    recorder: EngineRecorder, windows: list[Window]
+) -> None:
+    samples: list[Window] = []
+    recorder.sample(sampling(samples, every=1))
+    step(recorder)
+    assert recorder.submit(Command("r1", 1), windows.append) is None
+    recorder.sample(sampling(samples))
+    step(recorder)
+    assert [len(window.steps) for window in samples] == [1]
+    assert [window.command.recording for window in windows] == ["r1"]
+    assert recorder.status.phase == "exporting"
+    recorder.sample(sampling(samples))
+    recorder.exported(None)
+    recorder.sample(sampling(samples, every=1))
+    step(recorder)
+    step(recorder)
+    assert [s.index for s in samples[1].steps] == [1, 2]
+
+
+def test_sampling_that_nobody_takes_is_dropped(recorder: EngineRecorder, windows: list[Window]) -> None:
+    recorder.sample(sampling(windows, every=1))
+    step(recorder)
+    recorder.stop_sampling()
+    step(recorder)
+    step(recorder)
+    assert windows == []
+
+
+class Lockstep:
+    """Drives a recorder as an engine of a lockstep group would, one step of the group after the other."""
+
+    def __init__(self, recorder: EngineRecorder, port: FakePort) -> None:
+        self.recorder, self.port = recorder, port
+        port.position = (0, 0)
+
+    def run(self, steps: int, busy: bool = True) -> None:
+        for _ in range(steps):
+            assert self.port.position is not None
+            wave, number = self.port.position
+            at = 100 * number
+            if busy:
+                step(self.recorder, at=at)
+            else:
+                self.recorder.run_due(stepping=True)
+                self.recorder.on_dummy(at, at + 9)
+                if self.recorder.window_over:
+                    self.recorder.finish_window()
+            self.port.position = (wave, number + 1)
+
+
+def test_a_lockstep_group_begins_where_it_is_told_and_counts_idle_steps(
+    recorder: EngineRecorder, port: FakePort, windows: list[Window]
+) -> None:
+    group = Lockstep(recorder, port)
+    recorder.submit(Command("r1", 4, together=True), windows.append)
+    group.run(3)
+    assert (recorder.status.phase, recorder.status.position) == ("armed", (0, 2))
+    recorder.start_at("r1", (0, 5))
+    group.run(4)
+    group.run(2, busy=False)
+    group.run(3)
+    (window,) = windows
+    assert [(s.index, s.counts.kind, s.position, s.lockstep) for s in window.steps] == [
+        (0, "decode", 0, (0, 5)),
+        (1, "decode", 1, (0, 6)),
+        (2, "idle", None, (0, 7)),
+        (3, "idle", None, (0, 8)),
+    ]
+
+
+def test_an_engine_that_hears_too_late_of_its_groups_start_says_so(
+    recorder: EngineRecorder, port: FakePort, windows: list[Window]
+) -> None:
+    group = Lockstep(recorder, port)
+    recorder.submit(Command("r1", 4, together=True), windows.append)
+    group.run(8)
+    recorder.start_at("r1", (0, 7))
+    group.run(3)
+    assert recorder.status.phase == "failed"
+    assert "(0, 7) came when it was at (0, 7) already" in str(recorder.status.reason)
+    assert windows == []
+    assert not recorder.due
+
+
+def test_a_group_that_stands_idle_begins_with_its_next_wave(
+    recorder: EngineRecorder, port: FakePort, windows: list[Window]
+) -> None:
+    group = Lockstep(recorder, port)
+    port.position = (4, 0)
+    recorder.submit(Command("r1", 1, together=True), windows.append)
+    recorder.run_due()
+    recorder.start_at("r1", start_position((4, 0), 0.0))
+    recorder.run_due()
+    port.position = (5, 0)
+    group.run(1)
+    assert windows[0].steps[0].lockstep == (5, 0)
+
+
+def test_waiting_for_a_group_can_be_cancelled(recorder: EngineRecorder, port: FakePort, windows: list[Window]) -> None:
+    group = Lockstep(recorder, port)
+    recorder.submit(Command("r1", 1, together=True), windows.append)
+    group.run(1)
+    recorder.cancel("r1", "nobody wants it")
+    group.run(2)
+    assert (recorder.status.phase, recorder.status.reason) == ("cancelled", "nobody wants it")
+    assert not recorder.due
+
+
+def test_an_engine_without_a_group_refuses_to_wait_for_one(recorder: EngineRecorder) -> None:
+    refusal = recorder.submit(Command("r1", 1, together=True), lambda window: None)
+    assert refusal is not None
+    assert "no lockstep group" in refusal
+
+
+def test_the_first_step_of_a_forced_eager_run_is_discarded(
+    recorder: EngineRecorder, port: FakePort, windows: list[Window]
+) -> None:
+    port.execution = "compiled"
+    recorder.submit(Command("r1", 2, force_eager=True), windows.append)
+    for at in range(0, 40, 10):
+        step(recorder, at=at)
+    assert [s.schedule_start for s in windows[0].steps] == [10, 20]
+    (order,) = [args[0] for method, args in port.calls if method == "vime_otel_arm"]
+    assert order.force_eager
+
+
+def test_an_eager_engine_has_nothing_to_force(recorder: EngineRecorder, port: FakePort, windows: list[Window]) -> None:
+    recorder.submit(Command("r1", 2, force_eager=True), windows.append)
+    for at in range(0, 40, 10):
+        step(recorder, at=at)
+    assert [s.schedule_start for s in windows[0].steps] == [0, 10]
+    (order,) = [args[0] for method, args in port.calls if method == "vime_otel_arm"]
+    assert not order.force_eager
+
+
+def test_a_rank_without_memory_for_a_forced_eager_run_refuses_it(recorder: EngineRecorder, port: FakePort) -> None:
+    port.execution = "compiled"
+    port.check_answers = [{"errors": []}, {"errors": ["500 MiB are free"]}]
+    recorder.submit(Command("r1", 2, force_eager=True), lambda window: None)
+    step(recorder)
+    assert (recorder.status.phase, recorder.status.reason) == ("refused", "rank 1: 500 MiB are free")
+    assert [method for method, _ in port.calls] == ["vime_otel_check"]

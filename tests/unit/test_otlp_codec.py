@@ -65,7 +65,7 @@ def test_totals_survive_the_wire(position: int) -> None:
     step = make_step(RECORDING, ENGINE, 4, 2)
     totals = step.parts[position].totals
     row = step.row if totals.rank == ENGINE_PART else None
-    record = otlp.totals_record(RECORDING, totals, row, 5)
+    record = otlp.totals_record(totals, row, *otlp.step_ids(RECORDING, totals.engine, totals.index), 5)
     read = otlp.read_totals(type(record).FromString(record.SerializeToString()), ENGINE)
     assert (read.totals, read.row) == (totals, row)
     assert record.event_name == "vime.step.folded"

@@ -100,7 +100,7 @@ def test_the_first_totals_count() -> None:
 
 
 def _totals_request(totals: StepTotals) -> Any:
-    record = otlp.totals_record(RECORDING, totals, None, 1)
+    record = otlp.totals_record(totals, None, *otlp.step_ids(RECORDING, totals.engine, totals.index), 1)
     return otlp.logs_request(resource_of(RECORDING, totals.engine, totals.rank), [record])
 
 

@@ -202,9 +202,10 @@ def logs_request(of: Resource, records: Iterable[LogRecord]) -> ExportLogsServic
     return request
 
 
-def totals_record(recording_id: str, totals: StepTotals, row: StepRow | None, time_unix_nano: int) -> LogRecord:
+def totals_record(
+    totals: StepTotals, row: StepRow | None, trace_id: bytes, root_id: bytes, time_unix_nano: int
+) -> LogRecord:
     """The `vime.step.folded` event. The engine's own part carries the step's row, a rank's does not."""
-    trace_id, root_id = step_ids(recording_id, totals.engine, totals.index)
     values: dict[str, Any] = {
         "vime.step.index": totals.index,
         STEP_KIND: totals.kind,

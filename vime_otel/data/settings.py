@@ -47,11 +47,16 @@ MAX_SPANS = Setting(
 MIN_FREE_MIB = Setting(
     "VIME_OTEL_MIN_FREE_MIB", "1024", "a forced eager run is refused where less device memory than this is free"
 )
+SAMPLE_EVERY = Setting(
+    "VIME_OTEL_SAMPLE_EVERY",
+    "",
+    "a number K: one step in K is recorded for as long as the engine runs and a `vime-otel serve` takes it",
+)
 RUNS = Setting("VIME_OTEL_RUNS", "runs", "folder of the run directories, for every command")
 ROUTER_KEY = Setting("VIME_OTEL_ROUTER_KEY", "", "bearer token of a router that was started with `--api-key`")
 DEBUG = Setting("VIME_OTEL_DEBUG", "", "any value: an unexpected error of a command shows its traceback")
 
-ALL = (COLLECTOR, DIR, TOKEN, TIMING, DECODE_TOKENS, MAX_SPANS, MIN_FREE_MIB, RUNS, ROUTER_KEY, DEBUG)
+ALL = (COLLECTOR, DIR, TOKEN, TIMING, DECODE_TOKENS, MAX_SPANS, MIN_FREE_MIB, SAMPLE_EVERY, RUNS, ROUTER_KEY, DEBUG)
 TIMINGS = ("sync", "events", "host")
 _MOST_DIGITS = 15
 
@@ -83,6 +88,14 @@ def timing() -> str:
 def decode_tokens() -> int | None:
     """The N of the token rule, or None where the scheduler's own numbers decide."""
     return whole_number(DECODE_TOKENS) if get(DECODE_TOKENS) else None
+
+
+def sample_every() -> int | None:
+    """The K of one step in K, or None where nothing is sampled; raises UsageError for 0."""
+    every = whole_number(SAMPLE_EVERY) if get(SAMPLE_EVERY) else None
+    if every == 0:
+        raise UsageError(f"{SAMPLE_EVERY.name}=0 means nothing; unset it, or give a number from 1")
+    return every
 
 
 def whole_number(setting: Setting) -> int:

@@ -4,14 +4,19 @@ from __future__ import annotations
 
 import logging
 import random
+import threading
 import time
 from dataclasses import asdict
+from datetime import datetime, timezone
 from typing import Any
 
 import requests
 
+from vime_otel.data import settings
+from vime_otel.data.rolling import rolling_id
+
 from .doors import Door
-from .engine import ACTIVE_PHASES, EngineRecorder, Status
+from .engine import ACTIVE_PHASES, PIECE_STEPS, EngineRecorder, Sampling, Status
 from .exporter import run_exporter
 from .window import Command, Window
 
@@ -43,6 +48,10 @@ class CollectorDoor(Door):
             self._session.headers["Authorization"] = f"Bearer {token}"
         self._told = ""
         self._recording: str | None = None
+        self._collector_samples = False
+        self._sampling: Sampling | None = None
+        if recorder.port.sample_every is not None:
+            self._sampling = Sampling(self._sampled_command, self._deliver_piece)
         self._starting_until = time.monotonic() + STARTING_SECONDS
 
     def run(self) -> None:
@@ -50,20 +59,46 @@ class CollectorDoor(Door):
         last_answer = time.monotonic()
         while not self.closed.is_set():
             try:
+                if self._sampling is not None and self._collector_samples:
+                    self.recorder.sample(self._sampling)
                 command = self._poll()
                 last_answer = time.monotonic()
                 if command is not None:
                     self._obey(command)
             except Exception as error:  # noqa: BLE001 - the collector may come and go; keep looking
                 self._tell_once(error)
-                if time.monotonic() - last_answer > LOST_SECONDS and self._recording is not None:
-                    self.recorder.cancel(self._recording, f"the collector at {self._url} is gone", "failed")
+                if time.monotonic() - last_answer > LOST_SECONDS:
+                    self._lost()
                 self.closed.wait(random.uniform(*RETRY_SECONDS))
         self._session.close()
 
     def export(self, window: Window) -> str | None:
         """Send the window to the collector."""
         return run_exporter(window, {"collector": self._url, "token": self._token})
+
+    def _lost(self) -> None:
+        self._collector_samples = False
+        self.recorder.stop_sampling()
+        if self._recording is not None:
+            self.recorder.cancel(self._recording, f"the collector at {self._url} is gone", "failed")
+
+    def _sampled_command(self) -> Command:
+        today = datetime.now(timezone.utc).date()
+        return Command(
+            rolling_id(today),
+            PIECE_STEPS,
+            timing=settings.timing(),
+            every=self.recorder.port.sample_every or 1,
+            totals_only=True,
+        )
+
+    def _deliver_piece(self, window: Window) -> None:
+        def send() -> None:
+            error = self.export(window)
+            if error is not None:
+                logger.warning("vime-otel: %d sampled steps were not taken: %s", len(window.steps), error)
+
+        threading.Thread(target=send, name="vime-otel export", daemon=True).start()
 
     def _poll(self) -> dict[str, Any] | None:
         recorder = self.recorder
@@ -89,7 +124,9 @@ class CollectorDoor(Door):
             raise RuntimeError(f"the collector answers {answer.status_code}: {answer.text[:200]}")
         self._told = ""
         self._refused = None  # told once; what is true of the engine is the recording that runs
-        command: dict[str, Any] | None = answer.json()["command"]
+        content = answer.json()
+        self._collector_samples = bool(content.get("samples"))
+        command: dict[str, Any] | None = content["command"]
         return command
 
     def _obey(self, order: dict[str, Any]) -> None:

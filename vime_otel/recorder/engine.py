@@ -29,6 +29,7 @@ class Port(Protocol):
 
     max_spans: int
     min_free_mib: int
+    sample_every: int | None
 
     def workers_have_plugin(self) -> bool: ...
     def call_workers(self, method: str, *args: Any) -> list[Any]: ...
@@ -56,6 +57,23 @@ class Status:
 
 
 ACTIVE_PHASES = ("armed", "recording", "exporting")
+PIECE_SECONDS = 60
+"""A window of sampled steps is handed over when it is so old."""
+
+PIECE_STEPS = 1000
+"""Or when it holds so many."""
+
+
+@dataclass(frozen=True)
+class Sampling:
+    """Continuous recording: `command` makes the order for each window, `deliver` gets each at its end."""
+
+    command: Callable[[], Command]
+    deliver: Deliver
+
+
+def _drop(window: Window) -> None:
+    """Nobody is there who would take it."""
 
 
 _LEAST_STEPS_AHEAD = 64
@@ -100,6 +118,9 @@ class EngineRecorder:
         self._latest: EngineStep | None = None
         self._last_update_end = 0
         self._arm_answers: Callable[[], list[Any] | None] = list
+        self._sampling: Sampling | None = None
+        self._sampled: dict[str, int] = {}
+        self._piece_end = 0
         self._workers_checked = False
         self._outcome: tuple[str, str | None] = ("done", None)
 
@@ -123,6 +144,16 @@ class EngineRecorder:
         """End that recording before its time; one that does not run is passed over."""
         if self.status.recording == recording and self.status.phase in ("armed", "recording"):
             self._order(lambda: self._end_early(recording, reason, outcome))
+
+    def sample(self, sampling: Sampling) -> None:
+        """Record one step in K, window after window, beside all that is asked for else. May be repeated."""
+        if self._window is None and self.status.phase not in ACTIVE_PHASES:
+            self._order(lambda: self._open_piece(sampling))
+
+    def stop_sampling(self) -> None:
+        """End that, and drop what was not handed over yet."""
+        if self._sampling is not None:
+            self._order(self._drop_piece)
 
     def start_at(self, recording: str, position: Position) -> None:
         """Let the steps of a recording that waits for its lockstep group begin at `position` at the earliest."""
@@ -176,8 +207,11 @@ class EngineRecorder:
     def finish_window(self) -> None:
         """Fetch the ranks' logs and hand the window over; between two steps."""
         self.window_over = False
+        sampled = self._sampling
         try:
             self._finish()
+            if sampled is not None:
+                self._open_piece(sampled)
         except Exception as error:  # noqa: BLE001 - never into the engine
             self._fail(error)
 
@@ -195,11 +229,13 @@ class EngineRecorder:
         if self._scheduled >= command.steps:
             return
         number, self._seen = self._seen, self._seen + 1
-        if number % command.every:
+        if (number + 1) % command.every:
             return
         position, self._positions = self._positions, self._positions + 1
         counts = self.port.count(output)
-        step = EngineStep(len(window.steps), counts, start, end, position=position, lockstep=self.port.lockstep())
+        step = EngineStep(
+            window.first_index + len(window.steps), counts, start, end, position=position, lockstep=self.port.lockstep()
+        )
         window.steps.append(step)
         self._latest = self._open[id(output)] = step
         if command.kind is None or command.kind == counts.kind:
@@ -217,7 +253,7 @@ class EngineRecorder:
         """The engine kept its lockstep group company with a dummy batch, from `start` to `end` in ticks."""
         previous, self._last_update_end = self._last_update_end, end
         window = self._window
-        if window is None or self._scheduled >= window.command.steps:
+        if window is None or self._sampling or self._scheduled >= window.command.steps:
             return
         if self._discarding:
             self._discarding = False
@@ -232,7 +268,8 @@ class EngineRecorder:
         command = window.command
         if command.kind in (None, step.counts.kind) or step.position is None:
             self._counted += 1
-        self.status = Status("recording", command.recording, self._counted, command.steps)
+        if not self._sampling:
+            self.status = Status("recording", command.recording, self._counted, command.steps)
         answers = self._arm_answers()
         if answers is not None:
             errors = [text for rank, answer in enumerate(answers) for text in _told(rank, answer)]
@@ -241,7 +278,7 @@ class EngineRecorder:
                 window.reasons.extend(errors)
                 window.outcome = "failed"
                 self.window_over = True
-        if self._counted >= command.steps:
+        if self._counted >= command.steps or (self._sampling and end > self._piece_end):
             self.window_over = True
 
     def watch_failed(self, error: BaseException) -> None:
@@ -255,6 +292,8 @@ class EngineRecorder:
 
     def _arm(self, command: Command, deliver: Deliver) -> None:
         started = self._clock()
+        if self._sampling:
+            self._finish()
         self._deliver = deliver
         refusal = self._refusal(command)
         if refusal is not None:
@@ -288,21 +327,49 @@ class EngineRecorder:
         """Whether the engine has to be brought to run eagerly."""
         return command.force_eager and self.port.describe()["execution"] != "eager"
 
-    def _open_window(self, command: Command, started: int) -> None:
+    def _open_window(self, command: Command, started: int, first_index: int = 0) -> None:
         forced = self._forced(command)
         # A lockstep group ends by its own count, in which idle steps have their place.
         limit = command.steps if command.kind is None and not command.together else None
         order = WorkerOrder(limit, command.timing, forced, command.per_layer, command.every, self.port.max_spans)
         self._arm_answers = self.port.call_workers_later("vime_otel_arm", order)
-        self._window = Window(command, {"engine": self.id, **self.port.describe()}, self.port.clock())
+        description = {"engine": self.id, **self.port.describe()}
+        self._window = Window(command, description, self.port.clock(), first_index=first_index)
         self._counted = self._scheduled = self._seen = self._positions = 0
         self._discarding = forced
         self._open.clear()
         self._latest = None
         self._last_update_end = 0
         self.port.watch_steps(self._patches, self)
-        self.pace.window_opens()
+        if not self._sampling:
+            self.pace.window_opens()
         self._window.pause_ns = self._clock() - started
+
+    # -- one step in K --------------------------------------------------------------------------
+
+    def _open_piece(self, sampling: Sampling) -> None:
+        """Go on sampling with a new window, unless something else is asked for."""
+        if self._window is not None or self._waiting is not None or self.status.phase in ACTIVE_PHASES:
+            return
+        command = sampling.command()
+        if self._refusal(command) is not None:
+            return
+        started = self._clock()
+        self._sampling = sampling
+        self._open_window(command, started, self._sampled.get(command.recording, 0))
+        self._piece_end = started + PIECE_SECONDS * 1_000_000_000
+
+    def _drop_piece(self) -> None:
+        if self._sampling is not None:
+            self._sampling = replace(self._sampling, deliver=_drop)
+            self._finish()
+
+    def _end_piece(self, window: Window, sampling: Sampling) -> None:
+        """Hand a window of sampled steps over."""
+        recording = window.command.recording
+        self._sampled = {recording: window.first_index + len(window.steps)}
+        if window.steps:
+            sampling.deliver(window)
 
     # -- starting with a lockstep group --------------------------------------------------------
 
@@ -358,18 +425,23 @@ class EngineRecorder:
         window, self._window = self._window, None
         self._patches.restore()
         self._deadline = None
+        sampling, self._sampling = self._sampling, None
         if window is None:
             return
         started = self._clock()
         answers = self.port.call_workers("vime_otel_take")
         window.pause_ns = max(window.pause_ns, self._clock() - started)
-        self.pace.window_closes()
+        if sampling is None:
+            self.pace.window_closes()
         window.steps = [step for step in window.steps if step.update_end]
         for rank, answer in enumerate(answers):
             window.reasons.extend(_told(rank, answer))
             if isinstance(answer.get("log"), RankLog):
                 window.ranks.append(answer["log"])
                 window.hooks_found, window.hooks_missing = answer["hooks_found"], answer["hooks_missing"]
+        if sampling is not None:
+            self._end_piece(window, sampling)
+            return
         if window.reasons and window.outcome == "done":
             window.outcome = "failed"
         reason = "; ".join(dict.fromkeys(window.reasons)) or None
@@ -383,6 +455,7 @@ class EngineRecorder:
         self._patches.restore()
         self._window = None
         self._waiting = None
+        self._sampling = None
         self._deadline = None
         self.status = replace(self.status, phase="failed", reason=f"the engine's recorder failed: {error!r}")
 

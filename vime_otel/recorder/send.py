@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import time
 from collections.abc import Callable, Iterator
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from typing import Any
 
 import requests
@@ -78,19 +78,24 @@ def send_to_collector(window: Window, url: str, token: str) -> None:
         closing = _Closing(window)
         logs = _Batches(lambda rank, records: post("logs", otlp.logs_request(_resource(window, rank), records)))
         for step in steps:
-            closing.add_step(step)
+            closing.add_step(step, spans=not window.command.totals_only)
             for part in step.parts:
                 logs.add(part.totals.rank, [_totals_record(window, step, part)])
         logs.flush()
-        traces = _Batches(lambda rank, spans: post("traces", otlp.trace_request(_resource(window, rank), spans)))
-        for step in steps:
-            for part in step.parts:
-                messages = list(span_messages(window, step, part))
-                closing.sent(part, len(messages))
-                traces.add(part.totals.rank, messages)
-        traces.flush()
+        if not window.command.totals_only:
+            _send_spans(window, steps, closing, post)
         record = otlp.closing_record(closing.body(), time.time_ns())
         post("logs", otlp.logs_request(_resource(window, ENGINE_PART), [record]))
+
+
+def _send_spans(window: Window, steps: _Steps, closing: _Closing, post: Callable[[str, Message], None]) -> None:
+    traces = _Batches(lambda rank, spans: post("traces", otlp.trace_request(_resource(window, rank), spans)))
+    for step in steps:
+        for part in step.parts:
+            messages = list(span_messages(window, step, part))
+            closing.sent(part, len(messages))
+            traces.add(part.totals.rank, messages)
+    traces.flush()
 
 
 class _Steps:
@@ -106,8 +111,16 @@ class _Steps:
 
 
 def _totals_record(window: Window, step: AssembledStep, part: StepPart) -> Any:
-    row = step.row if part is step.engine_part else None
-    return otlp.totals_record(window.command.recording, part.totals, row, step.root.end_unix_nano)
+    totals = part.totals
+    if window.command.totals_only:
+        totals = replace(totals, spans_dropped=totals.spans_made)
+    return otlp.totals_record(
+        totals,
+        step.row if part is step.engine_part else None,
+        bytes.fromhex(step.row.trace_id),
+        step.root.span_id,
+        step.root.end_unix_nano,
+    )
 
 
 def span_messages(window: Window, step: AssembledStep, part: StepPart) -> Iterator[Any]:
@@ -163,14 +176,14 @@ class _Closing:
         self._parts: dict[str, _Sent] = {}
         self._made = 0
 
-    def add_step(self, step: AssembledStep) -> None:
-        """A step's totals are sent."""
+    def add_step(self, step: AssembledStep, spans: bool = True) -> None:
+        """A step's totals are sent; its `spans` will be, too."""
         self._steps[step.row.kind] = self._steps.get(step.row.kind, 0) + 1
         for part in step.parts:
             totals = part.totals
             tally = self._parts.setdefault(totals.rank, _Sent(totals.rank, totals.stage))
             tally.totals += 1
-            tally.dropped += totals.spans_dropped
+            tally.dropped += totals.spans_dropped if spans else totals.spans_made
             self._made += totals.spans_made
 
     def sent(self, part: StepPart, spans: int) -> None:

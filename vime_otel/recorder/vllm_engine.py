@@ -128,6 +128,7 @@ class EnginePort:
         self._config = engine.vllm_config
         self.max_spans = settings.whole_number(settings.MAX_SPANS)
         self.min_free_mib = settings.whole_number(settings.MIN_FREE_MIB)
+        self.sample_every = settings.sample_every()
         self._decode_tokens = settings.decode_tokens()
         self._description: dict[str, Any] = {}
 

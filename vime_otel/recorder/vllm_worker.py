@@ -37,10 +37,10 @@ def arm_worker(worker: Any, order: WorkerOrder) -> dict[str, Any]:
     return answer
 
 
-def take_worker(worker: Any, more: bool = False) -> dict[str, Any]:
-    """RPC method of every worker: answer its log; close the window unless there is to be `more`. Never raises."""
+def take_worker(worker: Any) -> dict[str, Any]:
+    """RPC method of every worker: close the window and answer its log. Never raises."""
     try:
-        answer: dict[str, Any] = _recorder_of(worker).take(more)
+        answer: dict[str, Any] = _recorder_of(worker).take()
     except Exception as error:  # noqa: BLE001 - see recorder.worker
         return {"log": None, "errors": [f"taking the log failed: {error!r}"]}
     return answer

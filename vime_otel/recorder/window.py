@@ -15,7 +15,7 @@ class Command:
     """An order to record: `steps` steps (only those of `kind`, if given, count).
 
     `deadline_seconds` runs from the receipt; None is no deadline. `every` K records one step in K.
-    `together` waits for `EngineRecorder.start_at` before the first step.
+    `together` waits for `EngineRecorder.start_at` before the first step; with `totals_only` no spans are sent.
     """
 
     recording: str
@@ -27,6 +27,7 @@ class Command:
     per_layer: bool = False
     every: int = 1
     together: bool = False
+    totals_only: bool = False
 
 
 @dataclass(frozen=True)
@@ -117,7 +118,8 @@ class RankLog:
 class Window:
     """One engine's part of a recording, still as ticks and flat logs.
 
-    `pace` holds, by kind of figure, what steps take without a recording; see `engine.py`.
+    `first_index` is that of its first step. `unrecorded` holds, by kind, what steps take without a
+    recording, as `Pace.beside` tells it.
     """
 
     command: Command
@@ -130,5 +132,6 @@ class Window:
     hooks_missing: list[str] = field(default_factory=list)
     reasons: list[str] = field(default_factory=list)
     notes: list[str] = field(default_factory=list)
+    first_index: int = 0
     unrecorded: dict[str, Any] = field(default_factory=dict)
     outcome: str = "done"

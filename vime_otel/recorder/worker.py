@@ -109,22 +109,18 @@ class WorkerRecorder:
             self._fault(error)
         return {"errors": list(self._errors)}
 
-    def take(self, more: bool = False) -> dict[str, Any]:
-        """Answers the log so far (or None) with errors and hook targets; the window goes on if `more`."""
+    def take(self) -> dict[str, Any]:
+        """Close the window. Answers its log (or None) with errors and hook targets."""
         answer: dict[str, Any] = {"log": None, "errors": self._errors, "hooks_found": [], "hooks_missing": []}
         try:
-            if not more:
-                self._uninstall()
+            self._uninstall()
             if self._log is not None:
                 self._close_step()
                 targets = self._hooks.targets
                 answer["hooks_found"], answer["hooks_missing"] = targets.found, targets.missing
                 answer["log"] = self._rank_log(self._log)
-                self._packed, self._starts = array.array("q"), []
-                self._folded, self._executions = {}, []
-            if not more:
-                self._log = None
-                self._forget()
+            self._log = None
+            self._forget()
         except Exception as error:
             answer["errors"] = [*self._errors, f"taking the log failed: {error!r}"]
             logger.warning("vime-otel could not fetch this rank's log", exc_info=True)
@@ -133,7 +129,6 @@ class WorkerRecorder:
     def _rank_log(self, log: EventLog) -> RankLog:
         rank, stage = self._hooks.place()
         device = self._device.ticks(log.marks).tobytes() if self._device is not None else b""
-        log.marks.clear()
         return RankLog(
             rank,
             stage,
@@ -166,7 +161,7 @@ class WorkerRecorder:
         if not self._runner_patches:
             return False
         if order.every > 1:
-            if number % order.every:
+            if (number + 1) % order.every:  # the first steps after arming wait for others to be over
                 self._step_patches.restore()
                 eventlog.activate(None)
                 return False
