@@ -281,6 +281,13 @@ class EngineRecorder:
         if self._counted >= command.steps or (self._sampling and end > self._piece_end):
             self.window_over = True
 
+    def on_event(self, name: str) -> None:
+        """Something was asked of the engine that may change what its steps take."""
+        window = self._window
+        if window is None:
+            return
+        window.events[name, self._counted] = window.events.get((name, self._counted), 0) + 1
+
     def watch_failed(self, error: BaseException) -> None:
         """Following the engine failed: give the window up at the end of this step."""
         if self._window is not None and self._window.outcome == "done":

@@ -203,7 +203,7 @@ class _Closing:
             "hooks": {"found": window.hooks_found, "missing": window.hooks_missing},
             "overhead": overhead(window, self._made, sum(self._steps.values())),
             "unrecorded": window.unrecorded,
-            "notes": list(dict.fromkeys(window.notes)),
+            "notes": window.notes,
             "reasons": list(dict.fromkeys(window.reasons)),
             **{key: engine[key] for key in _TOLD},
         }

@@ -120,6 +120,42 @@ def _recorder_of(engine: Any) -> EngineRecorder:
     return recorder
 
 
+# What changes the engine under a recording's feet, and is told there.
+_EVENTS = (
+    "sleep",
+    "wake_up",
+    "pause_scheduler",
+    "resume_scheduler",
+    "collective_rpc",
+    "add_lora",
+    "remove_lora",
+    "reset_prefix_cache",
+    "abort_requests",
+)
+
+
+def _told(method: Callable[..., Any], name: str, watcher: EngineRecorder) -> Callable[..., Any]:
+    def told(*args: Any, **kwargs: Any) -> Any:
+        try:
+            watcher.on_event(_event_name(name, *args))
+        except Exception as error:  # noqa: BLE001 - never into the engine
+            watcher.watch_failed(error)
+        return method(*args, **kwargs)
+
+    return told
+
+
+def _event_name(name: str, first: Any = None, *others: Any) -> str:
+    """`collective_rpc(update_weights)`: the call with what says most about it."""
+    detail = getattr(first, "lora_name", None) or getattr(first, "__name__", first)
+    if name == "abort_requests":
+        detail = len(first or ())
+    return f"{name}({'' if detail is None else str(detail)[:_LONGEST_DETAIL]})"
+
+
+_LONGEST_DETAIL = 60
+
+
 class EnginePort:
     """The recorder's view of one EngineCore."""
 
@@ -181,6 +217,10 @@ class EnginePort:
 
         patches.set(scheduler, "schedule", watched_schedule)
         patches.set(scheduler, "update_from_output", watched_update)
+        for name in _EVENTS:
+            method = getattr(self._engine, name, None)
+            if method is not None:
+                patches.set(self._engine, name, _told(method, name, watcher))
         if self.lockstep() is None:
             return
         dummy = self._engine.execute_dummy_batch

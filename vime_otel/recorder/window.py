@@ -6,6 +6,7 @@ from collections.abc import Mapping
 from dataclasses import dataclass, field
 from typing import Any
 
+MOST_NOTES = 20
 Position = tuple[int, int]
 """Where a lockstep group stands: (wave, step of the wave), the same on all its engines."""
 
@@ -119,7 +120,8 @@ class Window:
     """One engine's part of a recording, still as ticks and flat logs.
 
     `first_index` is that of its first step. `unrecorded` holds, by kind, what steps take without a
-    recording, as `Pace.beside` tells it.
+    recording, as `Pace.beside` tells it. `events` counts what was asked of the engine meanwhile, by its
+    name and the number of steps that were over.
     """
 
     command: Command
@@ -131,7 +133,17 @@ class Window:
     hooks_found: list[str] = field(default_factory=list)
     hooks_missing: list[str] = field(default_factory=list)
     reasons: list[str] = field(default_factory=list)
-    notes: list[str] = field(default_factory=list)
+    events: dict[tuple[str, int], int] = field(default_factory=dict)
     first_index: int = 0
     unrecorded: dict[str, Any] = field(default_factory=dict)
     outcome: str = "done"
+
+    @property
+    def notes(self) -> list[str]:
+        """What to tell of the window, in sentences; not what is wrong with it."""
+        told = [
+            f"{name} was called{f' {calls} times' if calls > 1 else ''} after {steps} of the recorded steps"
+            for (name, steps), calls in self.events.items()
+        ]
+        more = len(told) - MOST_NOTES
+        return [*told[:MOST_NOTES], f"and {more} more such calls"] if more > 0 else told

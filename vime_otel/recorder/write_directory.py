@@ -72,7 +72,7 @@ def to_recording(window: Window) -> Recording:
                 "hooks": {"found": window.hooks_found, "missing": window.hooks_missing},
                 "overhead": overhead(window, made, len(rows)),
                 "unrecorded": window.unrecorded,
-                "notes": list(dict.fromkeys(window.notes)),
+                "notes": window.notes,
                 **{key: engine[key] for key in _TOLD},
             }
         ],
