@@ -45,7 +45,8 @@ class _Routes:
         except VimeOtelError as error:
             return error_response(400, str(error))
         command = await self._recordings.recorders.poll(poll)
-        return _json({"command": command.body if command else None})
+        samples = self._recordings.rolling is not None
+        return _json({"command": command.body if command else None, "samples": samples})
 
     async def list_recorders(self, request: web.Request) -> web.Response:
         return _json(

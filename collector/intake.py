@@ -6,13 +6,21 @@ import contextlib
 from collections.abc import Callable, Collection
 from dataclasses import dataclass
 from pathlib import Path
-from typing import Any
+from typing import Any, Protocol
 
 from vime_otel.data.journal import JournalWriter
 from vime_otel.data.otlp import INSTANCE_ID
 
 from .signals import Signal, recording_of, text_attribute
 from .sums import Sums
+
+
+class Taker(Protocol):
+    """A recording that takes data; `append` and `add` raise OSError where the disk refuses."""
+
+    def admits(self, engine: str) -> bool: ...
+    def append(self, signal: Signal, payload: bytes) -> None: ...
+    def add(self, signal: Signal, request: Any) -> int: ...
 
 
 class OpenRecording:
@@ -25,6 +33,16 @@ class OpenRecording:
         self.engines = frozenset(engines)
         self._journal_path = journal_path
         self._journal: JournalWriter | None = None
+
+    def admits(self, engine: str) -> bool:
+        """Whether the engine is one of those that were told to record."""
+        return engine in self.engines
+
+    def add(self, signal: Signal, request: Any) -> int:
+        """Sum a request that was appended; returns how many items were malformed."""
+        malformed = self.sums.add(signal, request)
+        self.on_news()
+        return malformed
 
     def append(self, signal: Signal, payload: bytes) -> None:
         """Write a request into the journal. Raises OSError."""
@@ -56,10 +74,11 @@ class Outcome:
 
 
 class Intake:
-    """Takes decoded requests for the recordings that are open."""
+    """Takes decoded requests for the recordings that are open, and for those that `find` knows by their id."""
 
-    def __init__(self) -> None:
+    def __init__(self, find: Callable[[str], Taker | None] = lambda recording_id: None) -> None:
         self._open: dict[str, OpenRecording] = {}
+        self._find = find
 
     def open(self, recording: OpenRecording) -> None:
         """Begin to take data of a recording."""
@@ -76,7 +95,7 @@ class Intake:
         """
         resources = signal.resources(request)
         routes = [self._route(resource) for resource in resources]
-        parts: list[tuple[OpenRecording, Any]] = []
+        parts: list[tuple[Taker, Any]] = []
         for recording in dict.fromkeys(route for route in routes if route is not None):
             if all(route is recording for route in routes):
                 part, content = request, payload
@@ -89,16 +108,14 @@ class Intake:
             parts.append((recording, part))
         malformed = 0
         for recording, part in parts:
-            malformed += recording.sums.add(signal, part)
-            recording.on_news()
+            malformed += recording.add(signal, part)
         strays = [resource for resource, route in zip(resources, routes, strict=True) if route is None]
         return _outcome(signal, strays, malformed)
 
-    def _route(self, resource: Any) -> OpenRecording | None:
-        recording = self._open.get(recording_of(resource))
-        if recording is None or _engine_of(resource) not in recording.engines:
-            return None
-        return recording
+    def _route(self, resource: Any) -> Taker | None:
+        recording_id = recording_of(resource)
+        recording = self._open.get(recording_id) or self._find(recording_id)
+        return recording if recording is not None and recording.admits(_engine_of(resource)) else None
 
 
 def _engine_of(resource: Any) -> str:

@@ -25,5 +25,7 @@ class Patience:
     """The same while engines are yet to disarm, or when the recording was stopped."""
     late: float = 5.0
     """The same, when every engine has said that it has sent all: a gateway may hold some back."""
+    rolling: float = 15.0
+    """Between two times that a rolling recording's files are brought up to date."""
     forget: float = 60.0
     """A recorder that was not heard for so long is no longer listed."""

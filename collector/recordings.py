@@ -16,6 +16,7 @@ from .messages import Poll, RecordingRequest
 from .patience import Patience
 from .recorders import Command, Recorders
 from .recording_task import RecordingTask, Surroundings
+from .rolling import RollingRecordings
 from .router import Worker, find_workers
 
 
@@ -37,11 +38,15 @@ class Recordings:
         patience: Patience,
         collector_url: Callable[[], str],
         asks_for_token: bool = False,
+        samples: bool = False,
     ) -> None:
+        """`samples`: take what engines sample into rolling recordings."""
         self.recorders = Recorders(self._heard, patience.forget)
-        self.intake = Intake()
+        self.rolling = RollingRecordings(runs_root, version, patience.rolling) if samples else None
+        self.intake = Intake(self.rolling.find) if self.rolling else Intake()
         self._recordings: dict[str, RecordingTask] = {}
         self._tasks: set[asyncio.Task[None]] = set()
+        self._writer: asyncio.Task[None] | None = None
         self._stopping = False
         self._asks_for_token = asks_for_token
         self._told_to_stop: dict[str, str] = {}
@@ -79,6 +84,11 @@ class Recordings:
         task.add_done_callback(self._tasks.discard)
         return recording
 
+    def start_rolling(self) -> None:
+        """Keep the rolling recordings' files up to date from now on."""
+        if self.rolling is not None:
+            self._writer = asyncio.ensure_future(self.rolling.keep_writing())
+
     def get(self, recording_id: str) -> RecordingTask:
         """The recording with this id; raises Unknown."""
         try:
@@ -93,6 +103,11 @@ class Recordings:
             recording.stop("the collector was stopped")
         if self._tasks:
             await asyncio.wait(self._tasks)
+        if self._writer is not None:
+            self._writer.cancel()
+            await asyncio.wait([self._writer])
+        if self.rolling is not None:
+            self.rolling.stop()
         self.recorders.close()
 
     def _heard(self, poll: Poll) -> None:

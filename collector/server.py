@@ -36,7 +36,10 @@ _SOMEWHERE = ("192.0.2.1", 9)
 
 @dataclass(frozen=True)
 class CollectorConfig:
-    """Where to listen (port 0 takes a free one), where runs go, and who may come in."""
+    """Where to listen (port 0 takes a free one), where runs go, and who may come in.
+
+    With `samples` it takes what engines sample (VIME_OTEL_SAMPLE_EVERY).
+    """
 
     runs_root: Path
     version: str
@@ -46,6 +49,7 @@ class CollectorConfig:
     http_port: int = 4318
     token: str = ""
     insecure: bool = False
+    samples: bool = False
     patience: Patience = field(default_factory=Patience)
 
 
@@ -58,7 +62,12 @@ class Collector:
         self.grpc_port = config.grpc_port
         self._token = Token(config.token)
         self._recordings = Recordings(
-            config.runs_root.absolute(), config.version, config.patience, lambda: self.url, bool(config.token)
+            config.runs_root.absolute(),
+            config.version,
+            config.patience,
+            lambda: self.url,
+            bool(config.token),
+            config.samples,
         )
         self._runner: web.AppRunner | None = None
         self._grpc: Any = None
@@ -83,6 +92,7 @@ class Collector:
         """Open both listeners. Raises VimeOtelError, with neither open, where that can't be done."""
         self._check_access()
         self._check_runs_root()
+        self._recordings.start_rolling()
         try:
             await self._start_http()
             await self._start_grpc()

@@ -5,6 +5,7 @@ from __future__ import annotations
 import asyncio
 import logging
 import signal
+from dataclasses import replace
 
 import click
 
@@ -24,7 +25,7 @@ def serve(grpc: Place, http: Place, out: str | None, insecure: bool) -> int:
     """
     logging.basicConfig(format="%(asctime)s %(levelname)s %(message)s", level=logging.INFO)
     logging.getLogger("aiohttp").setLevel(logging.CRITICAL)
-    return asyncio.run(_serve(collector_config(grpc, http, out, insecure)))
+    return asyncio.run(_serve(replace(collector_config(grpc, http, out, insecure), samples=True)))
 
 
 async def _serve(config: CollectorConfig) -> int:

@@ -197,6 +197,7 @@ class _Closing:
             "steps": self._steps,
             "parts": [vars(tally) for tally in self._parts.values()],
             "timing": window.command.timing,
+            "every": window.command.every,
             "execution": engine["execution"],
             "decode_tokens": engine["decode_tokens"],
             "pause_ns": window.pause_ns,

@@ -1,0 +1,146 @@
+"""Rolling recordings: what engines sample goes into one run a day, each step once, across restarts."""
+
+from __future__ import annotations
+
+import sqlite3
+from collections.abc import Iterator
+from dataclasses import replace
+from datetime import datetime, timedelta, timezone
+from pathlib import Path
+
+import pytest
+import requests
+from opentelemetry.proto.collector.logs.v1.logs_service_pb2 import ExportLogsServiceResponse
+from running_collector import config, running, until
+from simulated_recorder import closing_request, make_step, step_requests
+
+from collector import rolling
+from collector.rolling import RollingRecording, RollingRecordings
+from collector.signals import LOGS
+from vime_otel.data.recording import sum_overall
+from vime_otel.data.rolling import rolling_id
+from vime_otel.data.rundir import RunDirectory
+
+TODAY = datetime.now(timezone.utc).date()
+RECORDING = rolling_id(TODAY)
+ENGINES = ("00000000000000a1", "00000000000000b2")
+
+
+def sampled(engine: str, indices: range) -> list[bytes]:
+    """The requests with an engine's sampled steps, as its exporter sends them."""
+    steps = [make_step(RECORDING, engine, index, 2) for index in indices]
+    logs = [content for step in steps for path, content in step_requests(RECORDING, step) if path == LOGS.path]
+    return [*logs, closing_request(RECORDING, engine, steps)]
+
+
+@pytest.fixture
+def recording(tmp_path: Path) -> Iterator[RollingRecording]:
+    made = RollingRecording(TODAY, tmp_path, "0")
+    yield made
+    made.close()
+
+
+def add(recording: RollingRecording, contents: list[bytes]) -> None:
+    for content in contents:
+        assert recording.add(LOGS, LOGS.request_type.FromString(content)) == 0
+
+
+def test_the_files_are_those_of_a_recording_of_the_same_steps(recording: RollingRecording) -> None:
+    for engine in ENGINES:
+        add(recording, sampled(engine, range(4)))
+    recording.write()
+    run = RunDirectory(recording.directory)
+    parts = [part.totals for engine in ENGINES for n in range(4) for part in make_step(RECORDING, engine, n, 2).parts]
+    assert run.steps == {"decode": 6, "prefill": 2}
+    assert len(run.rows) == 8
+    for kind in run.steps:
+        expected = sum_overall(part for part in parts if part.kind == kind)
+        assert run.calls(kind) == expected.calls
+        assert run.self_us(kind) == {stack: round(ns / 1000) for stack, ns in expected.self_ns().items()}
+    assert len(run.ranks()) == 4
+    assert {part.key: part for part in run.totals()} == {part.key: part for part in parts}
+    assert run.header["complete"] is None
+    assert [engine["steps"] for engine in run.header["engines"]] == [{"decode": 3, "prefill": 1}] * 2
+
+
+def test_what_comes_twice_counts_once_even_after_a_restart(tmp_path: Path) -> None:
+    contents = sampled(ENGINES[0], range(5))
+    for _ in range(3):
+        recording = RollingRecording(TODAY, tmp_path, "0")
+        add(recording, contents + contents[:4])
+        recording.write()
+        recording.close()
+    run = RunDirectory(recording.directory)
+    assert run.steps == {"decode": 4, "prefill": 1}
+    assert run.calls("decode")["step"] == 4
+
+
+def test_only_the_latest_steps_are_listed_and_all_are_counted(
+    recording: RollingRecording, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(rolling, "ROWS_KEPT", 3)
+    add(recording, sampled(ENGINES[0], range(10)))
+    recording.write()
+    run = RunDirectory(recording.directory)
+    assert [row.index for row in run.rows] == [7, 8, 9]
+    assert run.steps == {"decode": 9, "prefill": 1}
+    assert run.calls("prefill")["step"] == 1
+
+
+def test_a_request_that_the_disk_refuses_leaves_nothing_half_written(
+    recording: RollingRecording, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    add(recording, sampled(ENGINES[0], range(2)))
+    content = LOGS.request_type.FromString(sampled(ENGINES[1], range(1))[0])
+    with monkeypatch.context() as patch:
+        patch.setattr(rolling, "_ADD", "INSERT INTO nowhere VALUES (?,?,?,?,?,?,?)")
+        with pytest.raises(OSError, match="no such table"):
+            recording.add(LOGS, content)
+    recording.write()
+    assert RunDirectory(recording.directory).steps == {"decode": 1, "prefill": 1}
+    add(recording, sampled(ENGINES[1], range(1)))
+    recording.write()
+    assert RunDirectory(recording.directory).steps == {"decode": 1, "prefill": 2}
+
+
+def test_a_file_that_is_no_database_is_an_error_of_the_disk(tmp_path: Path) -> None:
+    first = RollingRecording(TODAY, tmp_path, "0")
+    first.close()
+    (first.directory / "totals.sqlite").write_bytes(b"something else" * 100)
+    with pytest.raises(OSError, match=r"totals\.sqlite"):
+        RollingRecording(TODAY, tmp_path, "0")
+
+
+def test_todays_and_the_neighbouring_days_recordings_are_known_and_no_other(tmp_path: Path) -> None:
+    recordings = RollingRecordings(tmp_path, "0", 1.0)
+    for days, known in ((-2, False), (-1, True), (0, True), (1, True), (2, False)):
+        found = recordings.find(rolling_id(TODAY + timedelta(days=days)))
+        assert (found is not None) == known
+    recordings.stop()
+
+
+def test_a_serving_collector_takes_samples_and_keeps_the_run_up_to_date(tmp_path: Path) -> None:
+    serving = replace(config(tmp_path), samples=True)
+    serving = replace(serving, patience=replace(serving.patience, rolling=0.05))
+    with running(serving) as collector:
+        for content in sampled(ENGINES[0], range(3)):
+            answer = post(collector.url, content)
+            assert not answer.partial_success.ByteSize()
+        (directory,) = until(lambda: [path.parent for path in tmp_path.glob("*-rolling/recording.json")])
+        assert RunDirectory(directory).steps == {"decode": 2, "prefill": 1}
+    with sqlite3.connect(directory / "totals.sqlite") as connection:
+        assert connection.execute("SELECT count(*) FROM rows").fetchone() == (3,)
+    connection.close()
+
+
+def test_a_collector_that_does_not_serve_takes_none(tmp_path: Path) -> None:
+    with running(config(tmp_path)) as collector:
+        answer = post(collector.url, sampled(ENGINES[0], range(1))[0])
+        assert answer.partial_success.rejected_log_records == 1
+    assert not list(tmp_path.iterdir())
+
+
+def post(url: str, content: bytes) -> ExportLogsServiceResponse:
+    answer = requests.post(f"{url}/v1/logs", content, headers={"Content-Type": "application/x-protobuf"}, timeout=10)
+    assert answer.status_code == 200
+    return ExportLogsServiceResponse.FromString(answer.content)
