@@ -171,7 +171,7 @@ def test_what_the_engine_does_beside_a_rank_at_work_is_not_on_the_clock() -> Non
 
 
 def test_a_step_between_unrecorded_ones_has_the_interval_in_which_it_ran() -> None:
-    steps, log = overlapping([(200, 1150), (1150, 2150), (2150, 3150)])
+    steps, _ = overlapping([(200, 1150), (1150, 2150), (2150, 3150)])
     middle = replace(steps[1], position=0)
     alone = rank((EXECUTE, 1150, 2150))
     step = only(window(alone, steps=[middle]))

@@ -57,3 +57,26 @@ def test_restoring_twice_changes_nothing() -> None:
     vars(instance)["method"] = "mine"
     patches.restore()
     assert vars(instance) == {"method": "mine"}
+
+
+def test_what_is_suspended_is_put_back_and_can_be_made_again() -> None:
+    instance, patches = Child(), Patches()
+    patches.set(instance, "method", lambda: "shadow")
+    patches.set(Child, "other", 6)
+    for _ in range(2):
+        patches.suspend()
+        assert (instance.method(), vars(instance), hasattr(Child, "other"), len(patches)) == ("base", {}, False, 0)
+        assert patches.resume()
+        assert (instance.method(), vars(Child)["other"]) == ("shadow", 6)
+    patches.restore()
+    assert (vars(instance), hasattr(Child, "other")) == ({}, False)
+    assert not patches.resume()
+
+
+def test_what_is_restored_while_suspended_is_gone_for_good() -> None:
+    instance, patches = Child(), Patches()
+    patches.set(instance, "method", lambda: "shadow")
+    patches.suspend()
+    patches.restore()
+    assert not patches.resume()
+    assert instance.method() == "base"

@@ -32,7 +32,7 @@ def test_a_child_that_starts_at_the_same_tick_is_inside() -> None:
 
 
 def test_a_torn_log_is_refused() -> None:
-    with pytest.raises(ValueError, match="4 integers .* is not whole"):
+    with pytest.raises(ValueError, match=r"4 integers .* is not whole"):
         rebuild([1, 2, 3, 4])
 
 

@@ -14,7 +14,7 @@ from vime_otel.recorder.device_clock import DeviceClock
 from vime_otel.recorder.eventlog import EventLog
 from vime_otel.recorder.patches import HookTargets, Patches
 from vime_otel.recorder.window import Clock, RankLog, WorkerOrder
-from vime_otel.recorder.worker import FOLDING_FRAME, WorkerRecorder
+from vime_otel.recorder.worker import RECORDER_FRAME, WorkerRecorder
 
 
 class Runner:
@@ -169,7 +169,7 @@ def test_beyond_its_limit_a_log_goes_on_as_totals_and_keeps_whole_steps(
     assert {(tuple(names[frame] for frame in path), calls) for path, _, calls in log.folded[3]} == {
         (("execute_model",), 1),
         (("sample_tokens",), 1),
-        ((FOLDING_FRAME,), 1),
+        ((RECORDER_FRAME,), 1),
     }
     assert all(ns > 0 for _, ns, _ in log.folded[3])
 
@@ -195,7 +195,11 @@ def test_one_step_in_k_is_recorded_and_between_them_modules_are_left_alone(
         hooked.append("sample" in vars(hooks.runner))
         hooks.runner.sample()
     assert hooked == [False, False, True, False, False, True, False]
-    assert taken(recorder.take()) == (4, [0, 6])
+    answer = recorder.take()
+    assert taken(answer) == (6, [0, 9])
+    entries = array.array("q", answer["log"].entries)
+    names = [answer["log"].frames[frame][0] for frame in entries[::3]]
+    assert names == [RECORDER_FRAME, "execute_model", "sample_tokens"] * 2
 
 
 def test_the_first_forced_eager_step_is_discarded(hooks: FakeHooks, recorder: WorkerRecorder) -> None:

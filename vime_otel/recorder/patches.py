@@ -22,9 +22,22 @@ class Patches:
 
     def __init__(self) -> None:
         self._done: list[tuple[Any, str, Any]] = []
+        self._suspended: list[tuple[Any, str, Any]] = []
 
     def __len__(self) -> int:
         return len(self._done)
+
+    def suspend(self) -> None:
+        """Put everything back, but remember it for `resume`."""
+        self._suspended = [(target, name, vars(target)[name]) for target, name, _ in self._done]
+        self._undo()
+
+    def resume(self) -> bool:
+        """Make the suspended replacements again; False where there are none."""
+        suspended, self._suspended = self._suspended, []
+        for target, name, value in suspended:
+            self.set(target, name, value)
+        return bool(suspended)
 
     def set(self, target: Any, name: str, value: Any) -> None:
         """Shadow `target.name` on the instance or class itself; what it inherits stays untouched."""
@@ -36,7 +49,11 @@ class Patches:
             vars(target)[name] = value
 
     def restore(self) -> None:
-        """Put everything back."""
+        """Put everything back for good."""
+        self._suspended.clear()
+        self._undo()
+
+    def _undo(self) -> None:
         while self._done:
             target, name, before = self._done.pop()
             if inspect.isclass(target) or inspect.ismodule(target):

@@ -59,7 +59,6 @@ class WorkerHooks:
     def __init__(self, worker: Any):
         self._worker = worker
         self.targets = HookTargets()
-        self._modules: tuple[EventLog, list[tuple[Any, Callable[..., Any]]]] | None = None
 
     def free_memory_mib(self) -> float | None:
         """Free memory of this rank's device; None on the CPU."""
@@ -100,7 +99,6 @@ class WorkerHooks:
     def install_on_runner(self, log: EventLog, patches: Patches, recorder: WorkerRecorder) -> None:
         """Find where steps begin, and keep warm-ups and dummy batches out."""
         self.targets = HookTargets(["execute_model"])
-        self._modules = None
         runner = self._worker.model_runner
         execute = runner.execute_model
         execute_timed = log.timed(execute, "execute_model")
@@ -124,10 +122,10 @@ class WorkerHooks:
         """Hook every module of the runner's models, the MoE phases, vLLM's own scopes, and what is dispatched."""
         runner = self._worker.model_runner
         self.targets = HookTargets(["execute_model"])
-        if self._modules is None or self._modules[0] is not log:
-            self._modules = (log, list(_timed_modules(log, runner, order.per_layer)))
-        for module, timed in self._modules[1]:
-            patches.set(module, "forward", timed)
+        for model in _models(runner):
+            for path, module in model.named_modules():
+                frame = module_frame(path, type(module).__name__, order.per_layer)
+                patches.set(module, "forward", log.timed(module.forward, frame, path))
         hook_moe_phases(log, patches, self.targets)
         hook_scopes(log, patches, self.targets)
         self._hook_dispatch(runner, patches, recorder, order.force_eager)
@@ -179,12 +177,6 @@ class WorkerHooks:
 
             patches.set(runner_module, "dispatch_cg_and_sync_dp", dispatch_cg_and_sync_dp)
             self.targets.found.append("cudagraph dispatch")
-
-
-def _timed_modules(log: EventLog, runner: Any, per_layer: bool) -> Any:
-    for model in _models(runner):
-        for path, module in model.named_modules():
-            yield module, log.timed(module.forward, module_frame(path, type(module).__name__, per_layer), path)
 
 
 def module_frame(path: str, class_name: str, per_layer: bool = False) -> str:

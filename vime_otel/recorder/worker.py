@@ -23,8 +23,8 @@ from .window import Clock, RankLog, WorkerOrder
 
 logger = logging.getLogger("vllm.vime_otel")
 
-FOLDING_FRAME = "vime_otel.fold"
-"""What the recorder itself did between two steps, once its log was full."""
+RECORDER_FRAME = "vime_otel"
+"""What the recorder itself does at the beginning of a step: fold the last one, or take its place for this one."""
 
 _SYNCS_TRIED = 20
 
@@ -162,10 +162,13 @@ class WorkerRecorder:
             return False
         if order.every > 1:
             if (number + 1) % order.every:  # the first steps after arming wait for others to be over
-                self._step_patches.restore()
-                eventlog.activate(None)
+                if self._step_patches:
+                    self._step_patches.suspend()
+                    eventlog.activate(None)
                 return False
+            started = log.clock()
             self._install_in_step()
+            log.entries.extend((log.frame_number(RECORDER_FRAME), started, log.clock()))
         self._starts.append(len(self._packed))
         self._executions.append("")
         self._in_step = True
@@ -223,11 +226,12 @@ class WorkerRecorder:
             self._packed.extend((node.frame, node.start, node.end))
         log.entries.clear()
         # The next step begins with it.
-        log.entries.extend((log.frame_number(FOLDING_FRAME), started, log.clock()))
+        log.entries.extend((log.frame_number(RECORDER_FRAME), started, log.clock()))
 
     def _install_in_step(self) -> None:
         if self._log is not None and not self._step_patches:
-            self._hooks.install_in_step(self._log, self._step_patches, self, self._order)
+            if not self._step_patches.resume():
+                self._hooks.install_in_step(self._log, self._step_patches, self, self._order)
             eventlog.activate(self._log)
 
     def _fault(self, error: BaseException) -> None:
