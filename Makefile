@@ -4,10 +4,10 @@ BIN := .venv/bin
 STAMP := .venv/.installed
 
 .DEFAULT_GOAL := help
-.PHONY: help install demo test test-long lint bench bench-engine
+.PHONY: help install demo test test-long lint bench bench-engine bench-sampling contract
 
 help:  ## show this list
-	@awk -F ':.*## ' '/^[a-z-]+:.*## / {printf "  make %-10s %s\n", $$1, $$2}' $(MAKEFILE_LIST)
+	@awk -F ':.*## ' '/^[a-z-]+:.*## / {printf "  make %-14s %s\n", $$1, $$2}' $(MAKEFILE_LIST)
 
 install: $(STAMP)  ## make .venv with vLLM for the CPU, vime-otel and the tools
 
@@ -36,3 +36,9 @@ bench: $(STAMP)  ## what a recorded span costs
 
 bench-engine: $(STAMP)  ## what recording costs the steps of a real engine, beside the torch profiler
 	$(BIN)/python benchmarks/engine.py
+
+bench-sampling: $(STAMP)  ## one step in 100 for ten minutes: its cost, its memory, its picture
+	$(BIN)/python benchmarks/sampling.py
+
+contract: $(STAMP)  ## check every hook against vLLM's releases, write docs/vllm-versions.md
+	PYTHONPATH=deploy $(BIN)/python -m contract
