@@ -4,7 +4,7 @@ Usage: decoding_engine.py MODEL TORCH_PROFILER_DIR
 
 Commands are read from standard input and answered on standard output, a line of JSON each:
 `["decode", STEPS]`, `["record", STEPS]`, `["torch", STEPS]` call the method of `DecodingEngine` of that name.
-`["pin", CORES]` moves every thread of the process. Step times are in nanoseconds.
+Step times are in nanoseconds.
 """
 
 from __future__ import annotations
@@ -20,7 +20,7 @@ REQUESTS = 8
 PROMPT_TOKENS = 16
 TOKENS = 400
 SETTLING_STEPS = 5
-GIVE_UP_S = 120.0
+GIVE_UP_S = 180.0
 
 
 class DecodingEngine:
@@ -73,7 +73,7 @@ class DecodingEngine:
         gives_up = time.monotonic() + GIVE_UP_S
         while start_file.exists():
             if time.monotonic() > gives_up:
-                raise SystemExit(f"no recording within {GIVE_UP_S} s")
+                raise SystemExit(f"the files of {steps} steps did not come within {GIVE_UP_S:.0f} s")
             if not self._engine.has_unfinished_requests():
                 self._begin()
                 ends.append(self._last_output + to_unix)
@@ -115,12 +115,6 @@ class DecodingEngine:
             path.unlink()
         return {"step_ns": times, "flush_s": flush_s, "bytes": size}
 
-    def pin(self, cores: list[int]) -> dict[str, Any]:
-        """Let every thread of this process run on these cores only."""
-        for thread in Path("/proc/self/task").iterdir():
-            os.sched_setaffinity(int(thread.name), cores)
-        return {}
-
     def _begin(self) -> None:
         from vllm import SamplingParams
 
@@ -149,8 +143,8 @@ def main() -> int:
     engine = DecodingEngine(sys.argv[1], Path(sys.argv[2]))
     print(json.dumps({"ready": True}), file=answers)
     for line in sys.stdin:
-        method, argument = json.loads(line)
-        print(json.dumps(getattr(engine, method)(argument)), file=answers)
+        method, steps = json.loads(line)
+        print(json.dumps(getattr(engine, method)(steps)), file=answers)
     return 0
 
 

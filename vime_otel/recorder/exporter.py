@@ -17,6 +17,7 @@ from .window import Window
 
 _START = """
 import sys
+sys.path[:] = filter(None, sys.path)  # the engine's folder must not stand in for its packages
 if sys.argv[1] not in sys.path:
     sys.path.append(sys.argv[1])
 from vime_otel.recorder.exporter_process import main

@@ -5,6 +5,7 @@ It prints one line of JSON, `{"error": null or text}`, and ends.
 
 from __future__ import annotations
 
+import contextlib
 import json
 import os
 import pickle
@@ -24,6 +25,9 @@ NICENESS = 10
 def main() -> int:
     """Do what the engine process asks on standard input."""
     os.nice(NICENESS)
+    with contextlib.suppress(OSError):
+        # In a session of its own a process is niced only against itself, where the kernel groups by session.
+        Path("/proc/self/autogroup").write_text(str(NICENESS))
     try:
         window, destination = pickle.load(sys.stdin.buffer)
     except (EOFError, pickle.UnpicklingError):
