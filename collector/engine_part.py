@@ -5,16 +5,21 @@ from __future__ import annotations
 from dataclasses import dataclass, field
 from typing import Any
 
-from .messages import Introduction, Status
+from .messages import Introduction, Position, Status
 from .wording import counted
 
 _OVER = frozenset({"done", "cancelled", "failed", "refused"})
+_FAILED = frozenset({"failed", "refused"})
 _IN_WINDOW = frozenset({"idle", "armed", "recording"})
 
 
 @dataclass
 class EnginePart:
-    """`problems` are what the collector has against it; `reason` what the recorder said."""
+    """`problems` are what the collector has against it; `reason` what the recorder said.
+
+    `position` and `steps_per_second` are of one that waits for its lockstep group; `start_id` is the
+    command that says where the group starts.
+    """
 
     introduction: Introduction
     url: str
@@ -24,6 +29,10 @@ class EnginePart:
     phase: str = "idle"
     steps_done: int = 0
     reason: str | None = None
+    position: Position | None = None
+    steps_per_second: float = 0.0
+    start_id: str | None = None
+    seen: str | None = None
     problems: list[str] = field(default_factory=list)
 
     @property
@@ -47,6 +56,11 @@ class EnginePart:
         return self.phase in _OVER
 
     @property
+    def failed(self) -> bool:
+        """Whether the recorder gave up, or would not begin."""
+        return self.phase in _FAILED
+
+    @property
     def in_window(self) -> bool:
         """Whether it still has steps to make."""
         return self.phase in _IN_WINDOW
@@ -62,6 +76,7 @@ class EnginePart:
                 return False
             # It went on to idle between two polls without telling how it ended.
             phase = "failed" if status.reason else "done"
+        self.seen, self.position, self.steps_per_second = seen, status.position, status.steps_per_second
         before = (self.phase, self.steps_done)
         self.phase, self.steps_done, self.reason = phase, status.steps_done, status.reason
         return before != (self.phase, self.steps_done)
@@ -70,7 +85,7 @@ class EnginePart:
         """Why this part is not whole, in one sentence for people; None when nothing is known against it."""
         texts = list(self.problems)
         # That it was cancelled needs no words where a problem was why.
-        if self.phase in ("failed", "refused") or (self.phase == "cancelled" and not texts):
+        if self.failed or (self.phase == "cancelled" and not texts):
             texts.append(f"{self.phase}: {self.reason or 'it did not say why'}")
         return f"{self.label}: {'; '.join(texts)}" if texts else None
 

@@ -9,6 +9,7 @@ from typing import Any, TypeVar
 
 from vime_otel.data.errors import VimeOtelError
 from vime_otel.data.recording import KINDS
+from vime_otel.data.settings import TIMINGS
 
 from .addresses import shown
 
@@ -20,11 +21,14 @@ MOST_REQUESTS = 100_000
 MOST_TOKENS = 1_000_000
 MOST_SECONDS = 86_400
 MOST_TEXT = 4000
-_TIMINGS = ("sync", "host")
 _ID = re.compile(r"[0-9a-f]{16}")
 _MAX_INT = 2**53
+_MOST_STEPS_PER_SECOND = 1e9
 _MAX_LIST = 1000
 _T = TypeVar("_T")
+
+Position = tuple[int, int]
+"""Where a lockstep group stands: (wave, step of the wave), the same on all its engines."""
 
 
 class Invalid(VimeOtelError):
@@ -70,6 +74,21 @@ class _Fields:
             raise self._wrong(key, f"one of {', '.join(choices)}", value)
         return str(value)
 
+    def flag(self, key: str, default: bool) -> bool:
+        value = self._body.get(key, default)
+        if not isinstance(value, bool):
+            raise self._wrong(key, "true or false", value)
+        return value
+
+    def position(self, key: str) -> Position | None:
+        value = self._body.get(key)
+        if value is None:
+            return None
+        whole = isinstance(value, list) and all(type(number) is int and 0 <= number <= _MAX_INT for number in value)
+        if not whole or len(value) != 2:
+            raise self._wrong(key, "two whole numbers, wave and step", value)
+        return (value[0], value[1])
+
     def integer(self, key: str, minimum: int, default: int | None = None, maximum: int = _MAX_INT) -> int:
         value = self._body.get(key, default)
         if type(value) is not int or not minimum <= value <= maximum:
@@ -77,9 +96,12 @@ class _Fields:
         return value
 
     def seconds(self, key: str, default: float, maximum: float) -> float:
+        return self.number(key, default, maximum, "a number of seconds")
+
+    def number(self, key: str, default: float, maximum: float, what: str = "a number") -> float:
         value = self._body.get(key, default)
         if type(value) not in (int, float) or not 0 <= value <= maximum:
-            raise self._wrong(key, f"a number of seconds from 0 to {maximum:g}", value)
+            raise self._wrong(key, f"{what} from 0 to {maximum:g}", value)
         return float(value)
 
     def list_of(self, key: str, kind: type[_T], default: list[_T] | None = None) -> tuple[_T, ...]:
@@ -95,7 +117,7 @@ class _Fields:
 
 @dataclass(frozen=True)
 class Introduction:
-    """What a recorder tells of its engine."""
+    """What a recorder tells of its engine. Engines of one `dp_group` (of `dp_size`) run in lockstep."""
 
     engine: str
     label: str
@@ -109,6 +131,8 @@ class Introduction:
     vllm_version: str
     vime_otel_version: str
     execution: str
+    dp_group: str | None = None
+    dp_size: int = 1
 
     def as_dict(self) -> dict[str, Any]:
         """For JSON."""
@@ -117,13 +141,18 @@ class Introduction:
 
 @dataclass(frozen=True)
 class Status:
-    """Where a recorder stands; `recording` is the one it works on, or the last one."""
+    """Where a recorder stands; `recording` is the one it works on, or the last one.
+
+    One that waits for its lockstep group tells the group's `position`, and how many steps it makes a second.
+    """
 
     phase: str
     recording: str | None
     steps_done: int
     steps_asked: int
     reason: str | None
+    position: Position | None = None
+    steps_per_second: float = 0.0
 
     @property
     def busy_with(self) -> str | None:
@@ -148,6 +177,8 @@ class RecordingRequest:
     steps: int = 20
     kind: str | None = None
     timing: str = "sync"
+    force_eager: bool = False
+    per_layer: bool = False
     label: str | None = None
     router: str | None = None
     workers: tuple[str, ...] = ()
@@ -188,6 +219,8 @@ def read_poll(body: Any) -> Poll:
             vllm_version=who.text("vllm_version", may_be_empty=True),
             vime_otel_version=who.text("vime_otel_version", may_be_empty=True),
             execution=who.text("execution", may_be_empty=True),
+            dp_group=None if who.object("dp_group") is None else who.identifier("dp_group"),
+            dp_size=who.integer("dp_size", 1, 1),
         ),
         Status(
             phase=status.choice("phase", PHASES),
@@ -195,6 +228,8 @@ def read_poll(body: Any) -> Poll:
             steps_done=status.integer("steps_done", 0, 0),
             steps_asked=status.integer("steps_asked", 0, 0),
             reason=status.optional_text("reason"),
+            position=status.position("position"),
+            steps_per_second=status.number("steps_per_second", 0.0, _MOST_STEPS_PER_SECOND),
         ),
         fields.optional_text("seen"),
         fields.seconds("wait_seconds", 0, 3600),
@@ -215,7 +250,9 @@ def read_recording_request(body: Any) -> RecordingRequest:
     return RecordingRequest(
         steps=fields.integer("steps", 1, default.steps, MOST_STEPS),
         kind=None if kind is None else fields.choice("kind", KINDS),
-        timing=fields.choice("timing", _TIMINGS, default.timing),
+        timing=fields.choice("timing", TIMINGS, default.timing),
+        force_eager=fields.flag("force_eager", default.force_eager),
+        per_layer=fields.flag("per_layer", default.per_layer),
         label=fields.optional_text("label"),
         router=router,
         workers=workers,

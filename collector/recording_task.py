@@ -8,7 +8,7 @@ import logging
 import os
 import time
 from collections.abc import Awaitable, Callable, Mapping
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from datetime import datetime, timezone
 from pathlib import Path
 from typing import Any
@@ -21,6 +21,7 @@ from .engine_part import EnginePart
 from .engine_traffic import EngineTraffic
 from .faults import log_fault
 from .intake import Intake, OpenRecording
+from .lockstep import LockstepGroup, PartialGroup, groups_of
 from .matching import no_recorder
 from .messages import Poll, RecordingRequest
 from .patience import Patience
@@ -70,6 +71,8 @@ class RecordingTask:
         self.selection = Selection()
         self.parts: dict[str, EnginePart] = {}
         self.workers = workers
+        self._groups: list[LockstepGroup] = []
+        self._refused: list[PartialGroup] = []
         self._around = surroundings
         self._traffic = EngineTraffic(request)
         self._open: OpenRecording | None = None
@@ -119,6 +122,8 @@ class RecordingTask:
         """Live it to the end."""
         try:
             await self._wait_for_recorders()
+            if self.request.force_eager:
+                self._refuse_partial_groups()
             self._arm()
             await self._follow()
             await self._gather()
@@ -174,6 +179,15 @@ class RecordingTask:
         if not self.selection.chosen:
             raise _NoRun(self._nobody())
 
+    def _refuse_partial_groups(self) -> None:
+        """Leave those engines out whose lockstep group would run eagerly in part only."""
+        self._refused = list(self.selection.partial)
+        engines = {engine for group in self._refused for engine in group.engines}
+        chosen = tuple(each for each in self.selection.chosen if each.introduction not in engines)
+        self.selection = replace(self.selection, chosen=chosen, partial=())
+        if not chosen:
+            raise _NoRun("; ".join(map(_refusal, self._refused)))
+
     def _settled(self) -> bool:
         """Whether no new recorder came lately."""
         newest = max((each.first_seen for each in self._around.recorders.alive()), default=0.0)
@@ -196,6 +210,7 @@ class RecordingTask:
             )
             for each in self.selection.chosen
         }
+        self._groups = groups_of(list(self.parts.values()))
         self._open = OpenRecording(self._sums, self._directory / rundir.JOURNAL_FILE, self.parts, self._news)
         self._around.intake.open(self._open)
         for part in self.parts.values():
@@ -207,6 +222,9 @@ class RecordingTask:
                 "kind": self.request.kind,
                 "timing": self.request.timing,
                 "deadline_seconds": self.request.timeout_seconds,
+                "force_eager": self.request.force_eager,
+                "per_layer": self.request.per_layer,
+                "together": part.introduction.dp_group is not None,
             }
             self._around.recorders.send(part.engine, Command(part.arm_id, body))
         self.state, self.message = "recording", f"{counted(len(self.parts), 'engine')} told to record"
@@ -215,18 +233,37 @@ class RecordingTask:
         """Until no engine has steps to make, or those that have are disarmed."""
         deadline = time.monotonic() + self.request.timeout_seconds
         while waiting := [part for part in self.parts.values() if part.in_window and not self._gone(part)]:
-            if all(part.phase != "idle" for part in waiting):
+            self._lead_groups()
+            if all(part.phase != "idle" for part in waiting) and all(group.ready for group in self._groups):
                 self._traffic.start(part.url for part in waiting)
             if self._stopped:
                 break
             if time.monotonic() > deadline:
                 for part in waiting:
-                    part.problems.append(self._timed_out(part))
+                    if not part.cancelled:
+                        part.problems.append(self._timed_out(part))
                 break
             if self._traffic.failures:
                 self.message = self._traffic.failures[-1]
             await asyncio.sleep(self._around.patience.tick)
         self._cancel_engines()
+
+    def _lead_groups(self) -> None:
+        """Tell lockstep groups that are armed where to start, and those of which an engine failed to end."""
+        for group in self._groups:
+            failed = next((part for part in group.parts if part.failed or self._gone(part)), None)
+            if failed is not None:
+                for part in group.parts:
+                    if part.in_window and not part.cancelled and not self._gone(part):
+                        how = failed.phase if failed.failed else "vanished"
+                        part.problems.append(f"disarmed with its lockstep group, since {failed.label} {how}")
+                        self._cancel(part)
+                continue
+            start = group.find_start()
+            for part in group.parts if start is not None else ():
+                part.start_id = os.urandom(8).hex()
+                body = {"id": part.start_id, "type": "start", "recording": self.id, "position": start}
+                self._around.recorders.send(part.engine, Command(part.start_id, body))
 
     async def _gather(self) -> None:
         """Until everything that was announced has arrived, or nothing comes any more."""
@@ -255,8 +292,10 @@ class RecordingTask:
 
     async def _write(self) -> None:
         self._around.intake.close(self.id)
-        notes = [self._stopped] if self._stopped else []
-        reasons = report.reasons(self._sums, list(self.parts.values()), self.selection.unmatched, notes)
+        general = [self._stopped] if self._stopped else []
+        general += map(_refusal, self._refused)
+        general += [f"{each.labels}: {each.explanation}" for each in self.selection.partial if each.silent]
+        reasons = report.reasons(self._sums, list(self.parts.values()), self.selection.unmatched, general)
         if reasons:
             reasons += self._traffic.failures
         if self._sums.empty:
@@ -278,6 +317,7 @@ class RecordingTask:
             list(self.parts.values()),
             self.selection.unmatched,
             reasons,
+            [f"{each.labels}: {each.explanation}" for each in self.selection.partial if not each.silent],
         )
         if self._open:
             self._open.close()
@@ -297,6 +337,8 @@ class RecordingTask:
         within = f"within {self.request.timeout_seconds:g} s"
         if part.phase == "idle":
             return f"it did not take the command {within}: is the engine's main loop stuck?"
+        if part.phase == "armed" and part.introduction.dp_group and part.start_id is None:
+            return f"its lockstep group was not armed as a whole {within}"
         asked = self.request
         noun = f"{asked.kind} step" if asked.kind else "step"
         made = f"it made {part.steps_done} of {counted(part.steps_asked, noun)} {within}"
@@ -309,7 +351,17 @@ class RecordingTask:
         """Disarm whoever may still be recording, or would take the old command later."""
         for part in self.parts.values():
             if part.in_window and not part.cancelled:
-                part.cancelled = True
-                command_id = os.urandom(8).hex()
-                body = {"id": command_id, "type": "cancel", "recording": self.id}
-                self._around.recorders.send(part.engine, Command(command_id, body))
+                self._cancel(part)
+
+    def _cancel(self, part: EnginePart) -> None:
+        part.cancelled = True
+        command_id = os.urandom(8).hex()
+        body = {"id": command_id, "type": "cancel", "recording": self.id}
+        self._around.recorders.send(part.engine, Command(command_id, body))
+
+
+def _refusal(group: PartialGroup) -> str:
+    return (
+        f"{group.labels}: not recorded: {group.explanation}, and a group can't be forced to run eagerly in part;"
+        " record without --force-eager, or bring the whole group in"
+    )

@@ -6,9 +6,12 @@ from collections.abc import Sequence
 from datetime import datetime
 from typing import Any
 
+import msgspec
 import orjson
 
+from vime_otel.data import run_format
 from vime_otel.data.recording import ENGINE_PART, Recording, StepRow, sum_overall
+from vime_otel.data.summary import make_notes
 
 from .engine_part import EnginePart
 from .messages import RecordingRequest
@@ -17,9 +20,11 @@ from .sums import Sums
 from .wording import counted
 
 
-def reasons(sums: Sums, parts: Sequence[EnginePart], unmatched: Sequence[Unmatched], notes: Sequence[str]) -> list[str]:
-    """Why the recording is not complete, one sentence each; empty when it is. `notes` come first."""
-    texts = list(notes)
+def reasons(
+    sums: Sums, parts: Sequence[EnginePart], unmatched: Sequence[Unmatched], general: Sequence[str]
+) -> list[str]:
+    """Why the recording is not complete, one sentence each; empty when it is. The `general` ones come first."""
+    texts = list(general)
     for part in parts:
         texts += _engine_reasons(sums, part)
     if sums.mismatched:
@@ -42,8 +47,9 @@ def make_recording(
     parts: Sequence[EnginePart],
     unmatched: Sequence[Unmatched],
     why_incomplete: list[str],
+    notes: Sequence[str],
 ) -> Recording:
-    """Everything that a run directory is written from."""
+    """Everything that a run directory is written from; `notes` stand beside those that follow from what was sent."""
     rows = [sums.rows[key] for key in sorted(sums.rows)]
     totals = [sums.totals[key] for key in sorted(sums.totals)]
     recording = Recording({}, rows, totals)
@@ -54,8 +60,15 @@ def make_recording(
         "label": request.label,
         "complete": not why_incomplete,
         "reasons": why_incomplete,
+        "notes": [*make_notes(engines, rows), *notes],
         "created": created.isoformat(timespec="milliseconds"),
-        "asked": {"steps": request.steps, "kind": request.kind, "timing": request.timing},
+        "asked": {
+            "steps": request.steps,
+            "kind": request.kind,
+            "timing": request.timing,
+            "force_eager": request.force_eager,
+            "per_layer": request.per_layer,
+        },
         "decode_tokens": next(
             (closing.body["decode_tokens"] for closing in sums.closings.values() if "decode_tokens" in closing.body),
             None,
@@ -106,7 +119,6 @@ def _engine(sums: Sums, part: EnginePart, rows: Sequence[StepRow]) -> dict[str, 
     closing = sums.closings.get(part.engine)
     body = _plain(closing.body) if closing else {}
     own = [row for row in rows if row.engine == part.engine]
-    pause_ns = body.get("pause_ns")
     errors = _engine_reasons(sums, part)
     return {
         "id": part.engine,
@@ -127,11 +139,21 @@ def _engine(sums: Sums, part: EnginePart, rows: Sequence[StepRow]) -> dict[str, 
             for announced in (closing.parts if closing else ())
             if announced.rank != ENGINE_PART
         ],
-        "pause_ms": pause_ns / 1e6 if isinstance(pause_ns, (int, float)) else 0.0,
         "errors": errors,
         "complete": not errors,
-        "hooks": body.get("hooks"),
-        "overhead": body.get("overhead"),
+        **told_by_closing(body),
+    }
+
+
+def told_by_closing(body: dict[str, Any]) -> dict[str, Any]:
+    """What of an engine's entry comes from the body of its closing event; None for what no reader would take."""
+    pause_ns = body.get("pause_ns")
+    return {
+        "pause_ms": pause_ns / 1e6 if isinstance(pause_ns, (int, float)) else 0.0,
+        "hooks": _typed(body.get("hooks"), run_format.Hooks),
+        "overhead": _typed(body.get("overhead"), run_format.Overhead),
+        "unrecorded": _typed(body.get("unrecorded"), run_format.Unrecorded),
+        "notes": _texts(body.get("notes")),
     }
 
 
@@ -144,6 +166,15 @@ def _plain(body: dict[str, Any]) -> dict[str, Any]:
     """The body as JSON can hold it."""
     plain: dict[str, Any] = orjson.loads(orjson.dumps(body, default=str))
     return plain
+
+
+def _typed(value: Any, hint: type) -> Any:
+    """The value, or None where no reader of the run would take it."""
+    try:
+        msgspec.convert(value, hint)
+    except msgspec.ValidationError:
+        return None
+    return value
 
 
 def _texts(value: Any) -> list[str]:

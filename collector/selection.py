@@ -10,6 +10,7 @@ from urllib.parse import urlsplit
 
 from . import matching
 from .addresses import shown
+from .lockstep import PartialGroup, partial_groups
 from .messages import Introduction, RecordingRequest
 from .router import Worker
 from .wording import counted
@@ -40,24 +41,28 @@ class Unmatched:
 
 @dataclass(frozen=True)
 class Selection:
-    """The engines, and the workers that have none."""
+    """The engines, the workers that have none, and the lockstep groups that are there in part."""
 
     chosen: tuple[Chosen, ...] = ()
     unmatched: tuple[Unmatched, ...] = ()
     workers: int = 0
+    partial: tuple[PartialGroup, ...] = ()
 
     @property
     def whole(self) -> bool:
         """Whether nothing more is to be waited for."""
-        return bool(self.chosen) and not any(each.awaited for each in self.unmatched)
+        awaited = any(each.awaited for each in self.unmatched) or any(each.silent for each in self.partial)
+        return bool(self.chosen) and not awaited
 
     @property
     def message(self) -> str:
         """How far it is, for people."""
         if self.workers:
             have = self.workers - len(self.unmatched)
-            return f"{have} of {counted(self.workers, 'worker')} with a recorder"
-        return f"{counted(len(self.chosen), 'recorder')} called"
+            text = f"{have} of {counted(self.workers, 'worker')} with a recorder"
+        else:
+            text = f"{counted(len(self.chosen), 'recorder')} called"
+        return "; ".join([text, *(f"{each.labels}: {each.explanation}" for each in self.partial if each.silent)])
 
 
 def select(
@@ -75,10 +80,14 @@ def select(
     to what it is; `refused` are the addresses of recorders without the right token.
     """
     if not workers:
-        meant = [each for each in recorders if each.engine not in claimed][: request.limit]
+        free = [each for each in recorders if each.engine not in claimed]
+        first = free[: request.limit]
+        meant = [*first, *_mates(first, free)]
+        called = [Chosen(each, _url_of(each)) for each in meant if each.engine not in busy]
         return Selection(
-            tuple(Chosen(each, _url_of(each)) for each in meant if each.engine not in busy),
+            tuple(called),
             tuple(_busy(_url_of(each) or each.label, busy[each.engine]) for each in meant if each.engine in busy),
+            partial=partial_groups([each.introduction for each in called], recorders),
         )
     known = {each.engine: each for each in recorders}
     found = matching.match(
@@ -101,7 +110,20 @@ def select(
         elif not free_engines:
             other = claimed[match.recorders[0].engine]
             unmatched.append(Unmatched(shown(url), f"recording {other} runs on its engine", awaited=False))
-    return Selection(tuple(chosen.values()), tuple(unmatched), len(workers))
+    url_of_group = {each.introduction.dp_group: each.url for each in chosen.values()}
+    for mate in _mates([each.introduction for each in chosen.values()], recorders):
+        # One without an API server of its own is reached through another one's; else it was not asked for.
+        if mate.engine not in claimed and mate.engine not in busy and (request.limit or not mate.api_ports):
+            chosen[mate.engine] = Chosen(mate, _url_of(mate) or url_of_group[mate.dp_group])
+    partial = partial_groups([each.introduction for each in chosen.values()], recorders)
+    return Selection(tuple(chosen.values()), tuple(unmatched), len(workers), partial)
+
+
+def _mates(of: Sequence[Introduction], recorders: Sequence[Introduction]) -> list[Introduction]:
+    """Those of the recorders that run in lockstep with some of these, and are none of them."""
+    engines = {each.engine for each in of}
+    groups = {each.dp_group for each in of if each.dp_group}
+    return [each for each in recorders if each.dp_group in groups and each.engine not in engines]
 
 
 def _busy(url: str, what: str) -> Unmatched:

@@ -23,9 +23,8 @@ from vime_otel.data.otlp import (
     plain_attributes,
     plain_value,
     read_totals,
-    step_ids,
 )
-from vime_otel.data.recording import ENGINE_PART, StepRow, StepTotals
+from vime_otel.data.recording import ENGINE_PART, IDLE, KINDS, StepRow, StepTotals
 
 from .signals import LOGS, TRACES, Signal
 
@@ -35,9 +34,10 @@ PartKey = tuple[str, str, int]
 """(engine, rank, step index)."""
 
 _TraceKey = tuple[str, str, bytes]
-"""(engine, rank, trace id): the same part of a step, as its spans name it."""
+"""(engine, rank, trace id): the same part of a step, as its spans name it. Lockstep engines share trace ids."""
 
 _INT64_MAX = 2**63 - 1
+_TRACE_ID_BYTES = 16
 _ROW_TYPES: dict[str, type] = get_type_hints(StepRow)
 
 
@@ -190,7 +190,7 @@ class Sums:
 
     def _add_totals(self, record: Any, engine: str) -> None:
         read = read_totals(record, engine)
-        _validate(read)
+        _validate(read, record.trace_id)
         part = read.totals
         if part.key in self.totals:
             self.duplicate_totals += 1
@@ -199,7 +199,7 @@ class Sums:
         self._totals_counts[engine, part.rank] += 1
         if read.row is not None:
             self.rows[engine, part.index] = read.row
-        key = (engine, part.rank, step_ids(self.recording_id, engine, part.index)[0])
+        key = (engine, part.rank, record.trace_id)
         self._totals_of[key] = part
         self._check(key)
 
@@ -218,9 +218,16 @@ class Sums:
         step.folded = None
 
 
-def _validate(read: ReadTotals) -> None:
-    """Raise ValueError for what could not be written: numbers beyond 64 bits, a row's field of another type."""
+def _validate(read: ReadTotals, trace_id: bytes) -> None:
+    """Raise ValueError for what could not be written or checked.
+
+    That is numbers beyond 64 bits, a row's field of another type, a kind that is none, no trace.
+    """
     part = read.totals
+    if part.kind not in (*KINDS, IDLE):
+        raise ValueError(f"a {STEP_EVENT} event is of kind {part.kind!r:.40}")
+    if len(trace_id) != _TRACE_ID_BYTES:
+        raise ValueError(f"a {STEP_EVENT} event has no trace id")
     numbers = (part.index, part.stage, part.spans_made, part.spans_dropped, *part.inclusive_ns, *part.calls)
     if not all(-1 <= number <= _INT64_MAX for number in numbers):
         raise ValueError(f"a {STEP_EVENT} event has a number out of range")

@@ -5,7 +5,8 @@ from __future__ import annotations
 import gzip
 import hashlib
 import json
-from collections.abc import Mapping
+from collections.abc import Iterator, Mapping
+from dataclasses import replace
 from datetime import datetime
 from pathlib import Path
 from typing import Any
@@ -84,6 +85,32 @@ def sample_recording(extra: Mapping[str, tuple[int, int]] | None = None, **heade
     spans = sum(part.spans_made for part in totals)
     recording.header = {**_header(recording, spans), **header}
     return recording
+
+
+def by_layer(recording: Recording) -> Recording:
+    """The same recording with its layers told apart; what they share is split evenly, odd nanoseconds to the first."""
+    return replace(recording, totals=[_split(part) for part in recording.totals])
+
+
+def _split(part: StepTotals) -> StepTotals:
+    columns = zip(part.stacks, part.inclusive_ns, part.calls, strict=True)
+    stacks, inclusive_ns, calls = zip(*(entry for each in columns for entry in _layers(*each)), strict=True)
+    return replace(part, stacks=stacks, inclusive_ns=inclusive_ns, calls=calls)
+
+
+def _layers(stack: str, inclusive_ns: int, calls: int) -> Iterator[tuple[str, int, int]]:
+    if _LAYER not in stack:
+        yield stack, inclusive_ns, calls
+        return
+    for number in range(LAYERS):
+        own = inclusive_ns // LAYERS + (inclusive_ns % LAYERS if number == 0 else 0)
+        yield stack.replace(_LAYER, f"{_MODEL};layers.{number}:Qwen3MoeDecoderLayer"), own, calls // LAYERS
+
+
+def idle_row(engine: str, index: int) -> StepRow:
+    """A step in which the engine kept its lockstep group company."""
+    first = sample_recording().rows[0]
+    return replace(first, engine=engine, index=index, kind="idle", context_tokens=0, generation_tokens=0, requests=0)
 
 
 def write_sample(root: Path, recording: Recording | None = None, torch: bool = False) -> Path:

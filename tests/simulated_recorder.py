@@ -357,7 +357,8 @@ class SimulatedRecorder(threading.Thread):
         body = {
             "protocol": 1,
             "recorder": {
-                "engine": self.engine, "label": f"127.0.0.1:{self._port}/0",
+                "engine": self.engine,
+                "label": f"127.0.0.1:{self._port}/{self._lockstep.rank if self._lockstep else 0}",
                 "addresses": sorted(addresses_of("127.0.0.1")),
                 "host": "simulated", "pid": 1, "api_ports": [self._port], "model": "simulated/moe",
                 "dp_rank": self._lockstep.rank if self._lockstep else 0,

@@ -6,7 +6,7 @@ from flask import Blueprint, Response, jsonify, request
 
 from . import describe
 from .store import Store
-from .view import choose
+from .view import BY_LAYER, choose
 
 
 def blueprint(store: Store) -> Blueprint:
@@ -24,7 +24,8 @@ def blueprint(store: Store) -> Blueprint:
 
     @api.get("/runs/<which>/flamegraph")
     def flamegraph(which: str) -> Response:
-        view = choose(store.find(which), request.args.get("kind"), request.args.get("rank"))
+        query = request.args
+        view = choose(store.find(which), query.get("kind"), query.get("rank"), query.get(BY_LAYER))
         return jsonify(view.flamegraph())
 
     return api

@@ -6,7 +6,7 @@ from typing import Any
 
 from vime_otel.data.errors import VimeOtelError
 from vime_otel.data.rundir import RunDirectory
-from vime_otel.data.summary import opening_line
+from vime_otel.data.summary import cost_line, notes, opening_line
 
 from .store import Store, addresses, torch_name
 from .view import rank_label
@@ -46,6 +46,9 @@ def full(store: Store, run: RunDirectory, address: str) -> dict[str, Any]:
     return {
         **_brief(run, address),
         "opening": opening_line(run.header, run.rows),
+        "cost": cost_line(run.header),
+        "notes": notes(run.header, run.rows),
+        "has_layers": run.has_layers,
         "header": run.header,
         "ranks": [{"name": name, "label": rank_label(run, name)} for name in run.ranks()],
         "rows": [{**row.as_dict(), "engine_label": labels.get(row.engine, row.engine)} for row in run.rows],
@@ -54,11 +57,9 @@ def full(store: Store, run: RunDirectory, address: str) -> dict[str, Any]:
 
 
 def ms_per_step(run: RunDirectory) -> dict[str, float]:
-    """Mean interval in milliseconds by kind."""
-    intervals: dict[str, list[int]] = {}
-    for row in run.rows:
-        intervals.setdefault(row.kind, []).append(row.interval_ns)
-    return {kind: sum(values) / len(values) / 1e6 for kind, values in intervals.items()}
+    """Mean interval in milliseconds by kind; idle steps are of none."""
+    intervals = {kind: [row.interval_ns for row in run.rows if row.kind == kind] for kind in run.steps}
+    return {kind: sum(values) / len(values) / 1e6 for kind, values in intervals.items() if values}
 
 
 def engine_labels(run: RunDirectory) -> dict[str, str]:

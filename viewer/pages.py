@@ -6,12 +6,13 @@ from flask import Blueprint, Response, redirect, render_template, request, send_
 from flask.typing import ResponseReturnValue
 
 from vime_otel.data.folded import dumps
+from vime_otel.data.rundir import RunDirectory
 
 from . import describe
 from .colors import CATEGORIES, TEXT_COLOR
 from .store import RunNotFound, Store
 from .svg import render_svg
-from .view import View, choose
+from .view import BY_LAYER, View, choose
 
 ROWS_SHOWN = 500
 """Steps in the page's table; the API has them all."""
@@ -35,7 +36,7 @@ def blueprint(store: Store, perfetto_url: str) -> Blueprint:
         return render_template(
             "run.html",
             run=describe.full(store, found, address),
-            view=choose(found, request.args.get("kind"), request.args.get("rank")) if found.steps else None,
+            view=chosen(found, request.args.get("kind")) if found.steps else None,
             rows_shown=ROWS_SHOWN,
             categories=CATEGORIES,
             perfetto_url=perfetto_url,
@@ -43,13 +44,13 @@ def blueprint(store: Store, perfetto_url: str) -> Blueprint:
 
     @pages.get("/runs/<which>/<kind>.svg")
     def svg(which: str, kind: str) -> Response:
-        view = chosen(which, kind)
+        view = downloaded(which, kind)
         text = render_svg(view.self_us(), view.calls(), view.steps, view.title)
         return named(Response(text, mimetype="image/svg+xml"), f"{view.file_stem}.svg")
 
     @pages.get("/runs/<which>/<kind>.folded")
     def folded(which: str, kind: str) -> Response:
-        view = chosen(which, kind)
+        view = downloaded(which, kind)
         return named(Response(dumps(view.self_us()), mimetype="text/plain"), f"{view.file_stem}.folded")
 
     @pages.get("/runs/<which>/torch/<path:name>")
@@ -68,12 +69,15 @@ def blueprint(store: Store, perfetto_url: str) -> Blueprint:
         lines = [":root {", *variables, f"  --frame-text: {TEXT_COLOR};", "}", *swatches, ""]
         return Response("\n".join(lines), mimetype="text/css")
 
-    def chosen(which: str, kind: str) -> View:
+    def chosen(found: RunDirectory, kind: str | None) -> View:
+        return choose(found, kind, request.args.get("rank"), request.args.get(BY_LAYER))
+
+    def downloaded(which: str, kind: str) -> View:
         found = store.find(which)
         if kind not in found.steps:
             kinds = ", ".join(found.steps) or "none"
             raise RunNotFound(f"run {found.id} has no {kind!r} steps; it has {kinds}")
-        return choose(found, kind, request.args.get("rank"))
+        return chosen(found, kind)
 
     return pages
 

@@ -7,7 +7,7 @@ from dataclasses import dataclass, field
 from typing import Any
 
 from vime_otel.data.errors import VimeOtelError
-from vime_otel.data.folded import unescape_frame
+from vime_otel.data.folded import layers_of, unescape_frame
 
 from .colors import category
 
@@ -43,7 +43,7 @@ class Frame:
 
 
 def build(self_us: Mapping[str, int], calls: Mapping[str, int]) -> Frame:
-    """The tree of the stacks in `self_us`, each frame's widest child first.
+    """The tree of the stacks in `self_us`, each frame's widest child first, numbered layers by their number.
 
     Raises VimeOtelError for stacks of more than MAX_DEPTH frames.
     """
@@ -94,4 +94,20 @@ def _sum_up(frames: list[Frame]) -> None:
     # Children were made after their parents, so backwards every child is summed before its parent.
     for frame in reversed(frames):
         frame.total_us = frame.self_us + sum(child.total_us for child in frame.children)
-        frame.children.sort(key=lambda child: (-child.total_us, child.name))
+        frame.children = _in_order(frame.children)
+
+
+def _in_order(children: list[Frame]) -> list[Frame]:
+    """The widest first; layers stand together, as wide as they are together, in the order of their numbers."""
+    layers = {child.name: layers_of(child.name) for child in children}
+    together: dict[str, int] = {}
+    for child in children:
+        for name, _ in layers[child.name]:
+            together[name] = together.get(name, 0) + child.total_us
+
+    def place(child: Frame) -> tuple[int, str, int, str]:
+        for name, number in layers[child.name]:
+            return -together[name], name, number, child.name
+        return -child.total_us, child.name, 0, child.name
+
+    return sorted(children, key=place)

@@ -1,4 +1,4 @@
-"""What of a run is shown: one kind of step, overall or of one rank."""
+"""What of a run is shown: one kind of step, overall or of one rank, layers merged or one by one."""
 
 from __future__ import annotations
 
@@ -15,14 +15,18 @@ from vime_otel.data.summary import TopFrame, top_frames
 from . import tree
 from .store import RunNotFound
 
+BY_LAYER = "layers"
+"""The query's name for showing layers one by one."""
+
 
 @dataclass(frozen=True)
 class View:
-    """A kind and a rank (None: overall) of a run, both known to exist."""
+    """A kind and a rank (None: overall) of a run, both known to exist; with `by_layer` its layers, too."""
 
     run: RunDirectory
     kind: str
     rank: str | None
+    by_layer: bool = False
 
     @property
     def rows(self) -> list[StepRow]:
@@ -31,31 +35,46 @@ class View:
 
     @property
     def steps(self) -> int:
-        """How many steps this view sums."""
-        return len(self.rows)
+        """How many steps this view sums; the oldest of a rolling recording have no row any more."""
+        return len(self.rows) if self.rank else self.run.steps[self.kind]
 
     @property
     def title(self) -> str:
         """The view's name for people."""
         parts = [str(self.run.header.get("label") or self.run.id[:8]), self.kind]
-        return " · ".join([*parts, rank_label(self.run, self.rank)] if self.rank else parts)
+        if self.rank:
+            parts.append(rank_label(self.run, self.rank))
+        if self.by_layer:
+            parts.append("by layer")
+        return " · ".join(parts)
 
     @property
     def file_stem(self) -> str:
         """The view's name for files."""
-        return "-".join([self.run.id[:8], self.kind, *([self.rank] if self.rank else [])])
+        parts = [self.run.id[:8], self.kind]
+        if self.rank:
+            parts.append(self.rank)
+        if self.by_layer:
+            parts.append("layers")
+        return "-".join(parts)
+
+    @property
+    def query(self) -> dict[str, str]:
+        """What an address says beside the kind, so that it shows this view."""
+        query = {"rank": self.rank} if self.rank else {}
+        return query | ({BY_LAYER: "1"} if self.by_layer else {})
 
     def self_us(self) -> Mapping[str, int]:
         """Self time in microseconds by stack."""
-        return self.run.self_us(self.kind, self.rank)
+        return self.run.self_us(self.kind, self.rank, self.by_layer)
 
     def calls(self) -> Mapping[str, int]:
         """Calls by stack."""
-        return self.run.calls(self.kind, self.rank)
+        return self.run.calls(self.kind, self.rank, self.by_layer)
 
     def skipped(self) -> list[str]:
         """What to tell of lines in the run's files that are not in the format."""
-        return self.run.skipped_lines(self.kind, self.rank)
+        return self.run.skipped_lines(self.kind, self.rank, self.by_layer)
 
     def top(self) -> list[TopFrame]:
         """The frames with most self time."""
@@ -77,7 +96,7 @@ class View:
             ("mean step", f"{sum(intervals) / len(rows):.2f} ms"),
             ("median", f"{median(intervals):.2f} ms"),
             ("slowest", f"{max(intervals):.2f} ms"),
-            ("steps", f"{len(rows):,}"),
+            ("steps", f"{self.steps:,}"),
             ("tokens a step", f"{sum(tokens) / len(rows):,.1f}"),
             ("requests a step", f"{sum(row.requests for row in rows) / len(rows):,.1f}"),
         ]
@@ -88,6 +107,7 @@ class View:
         return {
             "kind": self.kind,
             "rank": self.rank,
+            "by_layer": self.by_layer,
             "title": self.title,
             "steps": self.steps,
             "skipped": self.skipped(),
@@ -96,10 +116,10 @@ class View:
         }
 
 
-def choose(run: RunDirectory, kind: str | None, rank: str | None) -> View:
+def choose(run: RunDirectory, kind: str | None, rank: str | None, layers: str | None) -> View:
     """The view that a query asks for; the first kind where none is named.
 
-    Raises UsageError for a kind or a rank that the run does not have, RunNotFound where it has no steps.
+    Raises UsageError for what the run does not have, RunNotFound where it has no steps.
     """
     kinds = list(run.steps)
     if not kinds:
@@ -108,7 +128,9 @@ def choose(run: RunDirectory, kind: str | None, rank: str | None) -> View:
         raise UsageError(f"this run has no kind {kind!r}; it has {', '.join(kinds)}")
     if rank and rank not in run.ranks():
         raise UsageError(f"this run has no rank {rank!r}; it has {', '.join(run.ranks()) or 'none'}")
-    return View(run, kind or kinds[0], rank or None)
+    if layers and not run.has_layers:
+        raise UsageError("this run does not tell layers apart; `vime-otel collect --per-layer` makes one that does")
+    return View(run, kind or kinds[0], rank or None, bool(layers))
 
 
 def rank_label(run: RunDirectory, name: str) -> str:

@@ -8,7 +8,16 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 import pytest
-from samples import ENGINE_STACKS, ENGINES, RECORDING_ID, WORKER_STACKS, sample_recording, write_sample
+from samples import (
+    ENGINE_STACKS,
+    ENGINES,
+    LAYERS,
+    RECORDING_ID,
+    WORKER_STACKS,
+    by_layer,
+    sample_recording,
+    write_sample,
+)
 
 from viewer.app import create_app
 
@@ -135,6 +144,34 @@ def test_the_rank_choice_shows_that_rank_and_keeps_the_kind(run_page: Page) -> N
     api.expect(run_page).to_have_url(re.compile(rf"\?kind=prefill&rank={ENGINES[0]}-0$"))
     api.expect(run_page.locator(".facts")).to_contain_text("steps2")
     api.expect(box(run_page, "execute_model")).to_be_visible()
+
+
+def test_the_layer_switch_shows_every_layer_in_the_order_of_its_number(
+    page: Page, serving: Callable[[Any], str], tmp_path: Path
+) -> None:
+    write_sample(tmp_path, by_layer(sample_recording(notes=["this is to be known"])))
+    page.emulate_media(reduced_motion="reduce")
+    page.goto(f"{serving(create_app(tmp_path))}/runs/{RECORDING_ID}")
+    box(page, "step").wait_for()
+    api.expect(page.get_by_label("Notes")).to_have_text("this is to be known")
+    layers = [page.locator(f'#flamegraph g.frame[name="{number}"]') for number in range(LAYERS)]
+    api.expect(layers[7]).to_have_count(0)
+    page.get_by_role("link", name="by layer").click()
+    api.expect(page).to_have_url(re.compile(r"\?kind=decode&layers=1$"))
+    for layer in layers:  # the boxes have room for the number alone
+        api.expect(layer).to_have_count(1)
+    places = [found["x"] for layer in layers if (found := layer.bounding_box())]
+    assert places == sorted(places)
+    assert len(places) == LAYERS
+    page.get_by_role("searchbox").fill("layers.")
+    api.expect(page.locator("#hits")).to_have_text(re.compile(rf"^{LAYERS} frames · "))
+    page.get_by_role("link", name="prefill").click()
+    api.expect(layers[7]).to_have_count(1)
+    page.get_by_label("Rank").select_option(label="10.0.0.1:8001/0 rank 0")
+    api.expect(page).to_have_url(re.compile(rf"\?kind=prefill&layers=1&rank={ENGINES[0]}-0$"))
+    page.get_by_role("link", name="merged").click()
+    api.expect(layers[7]).to_have_count(0)
+    api.expect(box(page, "Qwen3MoeDecoderLayer")).to_have_count(1)
 
 
 def test_the_graph_follows_the_width_of_the_window(run_page: Page) -> None:

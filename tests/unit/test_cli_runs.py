@@ -18,10 +18,11 @@ from xml.etree import ElementTree
 
 import pytest
 from click.testing import CliRunner
-from samples import ENGINES, RECORDING_ID, sample_recording, write_sample
+from samples import ENGINES, LAYERS, RECORDING_ID, by_layer, sample_recording, write_sample
 
 from vime_otel.cli.main import main
 from vime_otel.cli.view import view
+from vime_otel.data.recording import Recording
 from vime_otel.data.rundir import RunDirectory
 
 
@@ -230,7 +231,7 @@ def test_one_step_is_no_steps(tmp_path: Path, capsys: pytest.CaptureFixture[str]
     write_sample(tmp_path, sample_recording().select(lambda row: (row.engine, row.index) == (ENGINES[0], 3)))
     text = out(capsys, "top", "--runs", str(tmp_path))
     assert "decode: 1 step, " in text
-    assert "1 step)" in text
+    assert "(batch 64, 1 step, eager, sync) on 1 engine" in text
     assert "1 steps" not in text
 
 
@@ -284,3 +285,64 @@ def test_view_shows_the_run_and_ends_on_an_interrupt(runs: Path) -> None:
         process.send_signal(signal.SIGINT)
         _, errors = process.communicate(timeout=20)
     assert "Traceback" not in errors
+
+
+@pytest.fixture
+def layered(tmp_path: Path) -> Path:
+    """A folder with the sample run, recorded by layer."""
+    write_sample(tmp_path, by_layer(sample_recording()))
+    return tmp_path
+
+
+def test_top_by_layer_names_the_layer_of_a_frame(layered: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    merged = json.loads(out(capsys, "top", "--runs", str(layered), "--json"))
+    told = json.loads(out(capsys, "top", "--runs", str(layered), "--json", "--by-layer", "--limit", "1000"))
+    assert (merged["by_layer"], told["by_layer"]) == (False, True)
+    frames = [frame for frame in told["kinds"][0]["frames"] if frame["frame"] == "moe.experts"]
+    assert sorted(frame["layer"] for frame in frames) == sorted(f"layers.{number}" for number in range(LAYERS))
+    whole = next(frame for frame in merged["kinds"][0]["frames"] if frame["frame"] == "moe.experts")
+    assert (whole["layer"], whole["calls"]) == ("", LAYERS)
+    assert sum(frame["self_ms"] for frame in frames) == pytest.approx(whole["self_ms"], rel=0.01)
+    text = out(capsys, "top", "--runs", str(layered), "--by-layer")
+    assert any(line.split()[:2] == ["layers.7", "moe.experts"] for line in text.splitlines())
+
+
+@pytest.mark.parametrize("form", ["svg", "folded"])
+def test_export_by_layer(layered: Path, capsys: pytest.CaptureFixture[str], form: str) -> None:
+    text = out(capsys, "export", "--runs", str(layered), "--by-layer", "--format", form)
+    assert "layers.7:Qwen3MoeDecoderLayer" in text
+    assert "layers." not in out(capsys, "export", "--runs", str(layered), "--format", form)
+
+
+@pytest.mark.parametrize("command", ["top", "export"])
+def test_layers_that_were_not_recorded_are_one_line(
+    runs: Path, capsys: pytest.CaptureFixture[str], command: str
+) -> None:
+    assert_one_line(capsys, [command, "--by-layer", "--runs", str(runs)], "does not tell layers apart; record with")
+
+
+def test_top_tells_what_recording_cost_and_notes(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    header = sample_recording().header
+    engines = [engine | {"overhead": {"added_us_per_step": 310.0}} for engine in header["engines"]]
+    write_sample(tmp_path, sample_recording(engines=engines, notes=["something to know"]))
+    lines = out(capsys, "top", "--runs", str(tmp_path)).splitlines()
+    assert lines[1] == (
+        "recording added about 310 µs to a step (calculated from what a span costs);"
+        " the longest pause between two steps was 0.9 ms"
+    )
+    assert lines[2] == "note: something to know"
+
+
+def test_steps_without_a_row_count_all_the_same(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    whole = sample_recording()
+    path = write_sample(tmp_path, whole)
+    few = [row for row in whole.rows if row.index > 10]
+    counts = {kind: steps - sum(row.kind == kind for row in few) for kind, steps in whole.steps().items()}
+    write_sample(tmp_path / "rolling", Recording(whole.header, few, whole.totals, counts))
+    (all_rows, some_rows) = (
+        json.loads(out(capsys, "top", "--json", "--runs", str(runs)))["kinds"]
+        for runs in (path.parent, tmp_path / "rolling")
+    )
+    for one, other in zip(all_rows, some_rows, strict=True):
+        assert one["steps"] == other["steps"]
+        assert one["frames"] == other["frames"]

@@ -78,12 +78,40 @@ def test_collect_records_two_engines_and_says_what_it_wrote(tmp_path: Path) -> N
     assert status == 0, err
     (found,) = list_runs(tmp_path / "runs")
     assert found.header["complete"] is True
-    assert "recorded decode step 7.9 ms (batch 4, 8 steps)" in out
+    assert "recorded decode step 7.9 ms (batch 4, 8 steps, eager, sync)" in out
     assert "moe.experts" in out
     assert f"run: runs/{found.path.name}" in out
     assert out.rstrip().endswith("next: vime-otel view")
     for label in ("127.0.0.1:8001/0", "127.0.0.1:8002/0"):
         assert f"{label}: done 5/5" in err
+
+
+def test_options_reach_the_engines_and_the_run(tmp_path: Path) -> None:
+    port = free_port()
+    behaviour = Behaviour(execution="compiled")
+    with SimulatedRecorder(f"http://127.0.0.1:{port}", ENGINES[0], 8001, behaviour) as engine:
+        args = collect_args(port, *workers_args(WORKERS[:1]), "--steps", "3", "--kind", "decode")
+        status, out, err = run(tmp_path, *args, "--force-eager", "--per-layer", VIME_OTEL_TIMING="events")
+        assert status == 0, err
+        command = engine.commands[-1]
+    assert (command["force_eager"], command["per_layer"], command["timing"]) == (True, True, "events")
+    assert "production step 3.2 ms (batch 4) · recorded decode step 7.9 ms (batch 4, 3 steps, forced eager, " in out
+    assert "read shares, not milliseconds" in out
+    assert "recording added about 116 µs to a step" in out
+    assert "note: forced eager (4 of 4 steps): " in out
+    (found,) = list_runs(tmp_path / "runs")
+    asked = {"steps": 3, "kind": "decode", "timing": "events", "force_eager": True, "per_layer": True}
+    assert found.header["asked"] == asked
+    assert found.has_layers
+
+
+def test_the_timing_option_goes_before_the_environment(tmp_path: Path) -> None:
+    port = free_port()
+    with SimulatedRecorder(f"http://127.0.0.1:{port}", ENGINES[0], 8001) as engine:
+        args = collect_args(port, *workers_args(WORKERS[:1]), "--steps", "1", "--timing", "host")
+        assert run(tmp_path, *args, VIME_OTEL_TIMING="events")[0] == 0
+        assert engine.commands[-1]["timing"] == "host"
+        assert engine.commands[-1]["force_eager"] is False
 
 
 def test_a_terminal_shows_a_bar_for_each_engine(tmp_path: Path) -> None:
@@ -154,6 +182,7 @@ def test_bad_calls_end_with_one_line_and_the_right_status(
             (["serve", "--http", "nonsense"], 2, "is not HOST:PORT"),
             (["serve", "--grpc", "127.0.0.1:70000"], 2, "is not HOST:PORT"),
             (["collect", "--kind", "idle"], 2, "--kind"),
+            (["collect", "--timing", "cuda"], 2, "--timing"),
             (["collect", "--router", "ftp://x"], 2, "is not a URL"),
             (["collect", "--router", "ftp://me:pw@x"], 2, "'ftp://x' is not a URL"),
             (["collect", "--router", "http://[::1"], 2, "is not a URL"),

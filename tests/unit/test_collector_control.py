@@ -42,6 +42,11 @@ def changed(path: str, value: Any) -> dict[str, Any]:
         (changed("recorder.label", ""), "'label' of 'recorder' must be a text"),
         (changed("status.phase", "asleep"), "'phase' of 'status' must be one of idle"),
         (changed("status.steps_done", -1), "'steps_done' of 'status' must be a whole number from 0"),
+        (changed("status.position", [3]), "'position' of 'status' must be two whole numbers, wave and step, not [3]"),
+        (changed("status.position", [3, -1]), "'position' of 'status' must be two whole numbers"),
+        (changed("status.steps_per_second", "many"), "'steps_per_second' of 'status' must be a number from 0"),
+        (changed("recorder.dp_group", "7"), "'dp_group' of 'recorder' must be 16 hexadecimal digits"),
+        (changed("recorder.dp_size", 0), "'dp_size' of 'recorder' must be a whole number from 1"),
         (changed("wait_seconds", "long"), "'wait_seconds' of a poll must be a number of seconds"),
     ],
 )
@@ -57,7 +62,9 @@ def test_a_bad_poll_gets_one_clear_sentence(collector: RunningCollector, body: A
         ({"steps": 0}, "'steps' of a recording must be a whole number from 1 to 1000000, not 0"),
         ({"steps": 2.5}, "'steps' of a recording must be a whole number"),
         ({"kind": "idle"}, "'kind' of a recording must be one of decode, prefill, not 'idle'"),
-        ({"timing": "events"}, "'timing' of a recording must be one of sync, host"),
+        ({"timing": "cuda"}, "'timing' of a recording must be one of sync, events, host"),
+        ({"force_eager": 1}, "'force_eager' of a recording must be true or false, not 1"),
+        ({"per_layer": "yes"}, "'per_layer' of a recording must be true or false"),
         ({"router": "ftp://x"}, "'ftp://x' is not a URL"),
         ({"workers": "http://x"}, "'workers' of a recording must be a list"),
         ({"step": 3}, "a recording has no field 'step'; it has steps, kind"),
@@ -93,7 +100,7 @@ def test_errors_are_json_with_the_right_status(collector: RunningCollector) -> N
 
 def test_recorders_are_listed_as_they_introduced_themselves(collector: RunningCollector) -> None:
     client = ControlClient(collector.url)
-    assert client.call("POST", "/recorders/poll", POLL) == (200, {"command": None})
+    assert client.call("POST", "/recorders/poll", POLL) == (200, {"command": None, "samples": False})
     (listed,) = client.recorders()
     assert listed.pop("last_seen_seconds") < 5
     assert listed == POLL["recorder"] | {"phase": "idle"}
@@ -111,9 +118,12 @@ def test_a_waiting_poll_returns_with_the_command(collector: RunningCollector) ->
     client.call("POST", "/recorders/poll", POLL)
     with ThreadPoolExecutor(1) as pool:
         waiting = pool.submit(client.call, "POST", "/recorders/poll", POLL | {"wait_seconds": 9})
-        recording = client.start(steps=7, kind="decode", timeout_seconds=12)
+        recording = client.start(
+            steps=7, kind="decode", timing="events", force_eager=True, per_layer=True, timeout_seconds=12
+        )
         command = waiting.result()[1]["command"]
-    expected = {"type": "arm", "recording": recording, "steps": 7, "kind": "decode", "timing": "sync"}
+    expected = {"type": "arm", "recording": recording, "steps": 7, "kind": "decode", "timing": "events"}
+    expected |= {"force_eager": True, "per_layer": True, "together": False}
     assert {key: command[key] for key in expected} == expected
     assert command["deadline_seconds"] == 12
     # An answer that was lost comes again; one that was seen does not.
@@ -122,7 +132,7 @@ def test_a_waiting_poll_returns_with_the_command(collector: RunningCollector) ->
     armed = POLL["status"] | {"phase": "armed", "recording": recording}
     seen = POLL | {"seen": command["id"], "status": armed, "wait_seconds": 60}
     started = time.monotonic()
-    assert client.call("POST", "/recorders/poll", seen) == (200, {"command": None})
+    assert client.call("POST", "/recorders/poll", seen) == (200, {"command": None, "samples": False})
     assert time.monotonic() - started < 5  # a recorder at work is not held up for a minute
     client.call("DELETE", f"/recordings/{recording}")
     cancel = until(lambda: client.call("POST", "/recorders/poll", seen)[1]["command"])

@@ -34,7 +34,13 @@ def test_two_engines_make_a_complete_run(tmp_path: Path) -> None:
     assert run.ranks() == [f"{ENGINES[0]}-0", f"{ENGINES[0]}-1", f"{ENGINES[1]}-0"]
     header = run.header
     assert header["complete"] is True
-    assert header["asked"] == {"steps": 6, "kind": None, "timing": "sync"}
+    assert header["asked"] == {
+        "steps": 6,
+        "kind": None,
+        "timing": "sync",
+        "force_eager": False,
+        "per_layer": False,
+    }
     assert header["pause_ms"] == 0.7
     assert header["overlap_ns"] == 0
     assert header["mismatched_steps"] == []
@@ -490,3 +496,52 @@ def test_a_run_that_cannot_be_written_fails_with_one_line(tmp_path: Path) -> Non
         assert 503 in engine.answers
     assert ended["state"] == "failed"
     assert "\n" not in ended["message"]
+
+
+def test_what_the_closing_event_tells_of_cost_and_production_is_kept(tmp_path: Path) -> None:
+    closing = {"notes": ["the log was full"], "hooks": {"found": [], "missing": ["moe.route"]}}
+    with (
+        running(config(tmp_path)) as collector,
+        SimulatedRecorder(collector.url, ENGINES[0], 8001, Behaviour(execution="piecewise", closing=closing)),
+    ):
+        ended = ControlClient(collector.url).record(steps=3)
+    assert ended["complete"] is True
+    header = RunDirectory(Path(ended["run"])).header
+    (engine,) = header["engines"]
+    assert engine["overhead"] == {
+        "span_ns": 250.0,
+        "sync_ns": 4000.0,
+        "spans_per_step": 14.0,
+        "added_us_per_step": 115.5,
+    }
+    assert engine["unrecorded"] == {"decode": {"batch": 4, "before_ms": 3.0, "after_ms": 3.5}}
+    assert engine["notes"] == ["the log was full"]
+    explained, missing, noted = header["notes"]
+    assert explained.startswith("piecewise (3 of 3 steps): CUDA graphs are replayed")
+    assert missing == "not found in this vLLM, so without frames of their own: moe.route"
+    assert noted == "the log was full"
+
+
+def test_what_no_reader_would_take_does_not_damage_the_run(tmp_path: Path) -> None:
+    closing = {"hooks": ["execute_model"], "overhead": {"span_ns": "cheap"}, "unrecorded": 7, "notes": "none"}
+    with (
+        running(config(tmp_path)) as collector,
+        SimulatedRecorder(collector.url, ENGINES[0], 8001, Behaviour(closing=closing)),
+    ):
+        ended = ControlClient(collector.url).record(steps=2)
+    (engine,) = RunDirectory(Path(ended["run"])).header["engines"]
+    assert (engine["hooks"], engine["overhead"], engine["unrecorded"], engine["notes"]) == (None, None, None, [])
+
+
+def test_a_recording_by_layer_has_both_views(tmp_path: Path) -> None:
+    runs = {}
+    for per_layer in (False, True):
+        with running(config(tmp_path / str(per_layer))) as collector, SimulatedRecorder(collector.url, ENGINES[0]):
+            ended = ControlClient(collector.url).record(steps=3, per_layer=per_layer)
+        assert ended["complete"] is True
+        runs[per_layer] = RunDirectory(Path(ended["run"]))
+    assert runs[True].self_us("decode") == runs[False].self_us("decode")
+    assert runs[True].calls("decode", f"{ENGINES[0]}-0") == runs[False].calls("decode", f"{ENGINES[0]}-0")
+    layer = "step;execute_model;forward;layers.1:Qwen3MoeDecoderLayer"
+    assert runs[True].calls("decode", by_layer=True)[layer] == 2
+    assert not runs[False].has_layers

@@ -9,7 +9,17 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from vime_otel.data.folded import Folded, dumps, dumps_self_us, escape_frame, inclusive, parse, unescape_frame
+from vime_otel.data.folded import (
+    Folded,
+    dumps,
+    dumps_self_us,
+    escape_frame,
+    inclusive,
+    layers_of,
+    merge_layers,
+    parse,
+    unescape_frame,
+)
 
 CASES = Path(__file__).parents[3] / "shared" / "cases" / "folded"
 _FRAMES = st.text(min_size=1, max_size=8)
@@ -106,3 +116,20 @@ def test_files_of_other_tools(name: str, encoding: str, stacks: int | None, inva
     roots = {stack for stack in whole if ";" not in stack}
     assert sum(whole[root] for root in roots) == sum(parsed.values.values())
     assert all(first < second for first, second in pairwise(dumps(parsed.values).splitlines()))
+
+
+@pytest.mark.parametrize(
+    ("stack", "merged", "layers"),
+    [
+        ("step;model:M;layers.3:Layer;mlp:Moe;moe.route", "step;model:M;Layer;mlp:Moe;moe.route", (("layers", 3),)),
+        ("layers.11:Layer", "Layer", (("layers", 11),)),
+        ("step;layers.3:Layer;experts.0:MLP", "step;Layer;MLP", (("layers", 3), ("experts", 0))),
+        ("step;.3:Layer", "step;Layer", (("", 3),)),
+        ("step;moe.route;a.b:C;model:M.1:x", "step;moe.route;a.b:C;model:M.1:x", ()),
+        ("step;layers.x:Layer", "step;layers.x:Layer", ()),
+    ],
+)
+def test_layers_are_merged_and_named(stack: str, merged: str, layers: tuple[tuple[str, int], ...]) -> None:
+    assert merge_layers(stack) == merged
+    assert layers_of(stack) == layers
+    assert merge_layers(merged) == merged

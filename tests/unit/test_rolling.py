@@ -127,7 +127,7 @@ def test_a_serving_collector_takes_samples_and_keeps_the_run_up_to_date(tmp_path
             answer = post(collector.url, content)
             assert not answer.partial_success.ByteSize()
         (directory,) = until(lambda: [path.parent for path in tmp_path.glob("*-rolling/recording.json")])
-        assert RunDirectory(directory).steps == {"decode": 2, "prefill": 1}
+        until(lambda: RunDirectory(directory).steps == {"decode": 2, "prefill": 1})
     with sqlite3.connect(directory / "totals.sqlite") as connection:
         assert connection.execute("SELECT count(*) FROM rows").fetchone() == (3,)
     connection.close()

@@ -16,7 +16,7 @@ import orjson
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
-from samples import ENGINES, RECORDING_ID, sample_recording, write_sample
+from samples import ENGINES, LAYERS, RECORDING_ID, by_layer, idle_row, sample_recording, write_sample
 
 from viewer.app import create_app
 from vime_otel.cli.main import main
@@ -260,3 +260,39 @@ def change(document: Any, place: tuple[Any, ...], value: Any) -> None:
     for key in place[:-1]:
         document = document[key]
     document[place[-1]] = value
+
+
+def test_layers_have_files_of_their_own_and_the_others_stay_as_they_are(tmp_path: Path) -> None:
+    merged = RunDirectory(write_sample(tmp_path / "merged"))
+    path = write_sample(tmp_path / "layers", by_layer(sample_recording()))
+    run = RunDirectory(path)
+    assert (merged.has_layers, run.has_layers) == (False, True)
+    assert not list(merged.path.rglob("*.layers.*"))
+    for rank in (None, *run.ranks()):
+        for kind in run.steps:
+            assert run.self_us(kind, rank) == merged.self_us(kind, rank)
+            assert run.calls(kind, rank) == merged.calls(kind, rank)
+            layered = run.self_us(kind, rank, by_layer=True)
+            assert sum(layered.values()) == pytest.approx(sum(run.self_us(kind, rank).values()), abs=len(layered))
+    attention = "self_attn:Qwen3MoeAttention"
+    stack = next(stack for stack in run.calls("decode") if stack.endswith(attention))
+    third = stack.replace("Qwen3MoeDecoderLayer", "layers.3:Qwen3MoeDecoderLayer")
+    assert run.calls("decode", by_layer=True)[third] * LAYERS == run.calls("decode")[stack]
+    assert any(third in part.stacks for part in run.totals(3, 3))
+    with pytest.raises(VimeOtelError, match="does not tell layers apart; record with `vime-otel collect --per-layer`"):
+        merged.self_us("decode", by_layer=True)
+
+
+def test_a_run_without_layers_in_the_same_folder_takes_their_files_away(tmp_path: Path) -> None:
+    write_run(tmp_path, by_layer(sample_recording()))
+    write_run(tmp_path, sample_recording())
+    assert not list(tmp_path.rglob("*.layers.*"))
+
+
+def test_idle_steps_are_rows_and_count_nowhere(tmp_path: Path) -> None:
+    whole = sample_recording()
+    rows = [*whole.rows, *(idle_row("c" * 16, index) for index in range(3))]
+    run = RunDirectory(write_sample(tmp_path, Recording(whole.header, rows, whole.totals)))
+    assert run.steps == {"decode": 36, "prefill": 4}
+    assert [row.kind for row in run.rows[-3:]] == ["idle"] * 3
+    assert not list(run.path.rglob("idle*"))

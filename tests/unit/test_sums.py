@@ -199,3 +199,13 @@ def test_a_torn_journal_gives_what_is_whole_and_tells_the_rest(tmp_path: Path) -
     torn = replay(tmp_path / "spans.otlp", RECORDING)
     assert torn.torn_bytes == 9 + len(requests[-1][1]) - 7
     assert facts(torn.sums) == facts(sums_of(requests[:-1]))
+
+
+@pytest.mark.parametrize("change", [{"kind": "warm-up"}, {"trace_id": b""}])
+def test_totals_of_no_kind_or_trace_are_malformed(change: dict[str, Any]) -> None:
+    totals = replace(make_step(RECORDING, ENGINE, 0, 1).parts[0].totals, kind=change.get("kind", "decode"))
+    request = _totals_request(totals)
+    request.resource_logs[0].scope_logs[0].log_records[0].trace_id = change.get("trace_id", bytes(16))
+    sums = Sums(RECORDING)
+    assert sums.add(LOGS, request) == 1
+    assert sums.empty

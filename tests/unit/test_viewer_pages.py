@@ -11,7 +11,7 @@ from urllib.parse import unquote
 
 import pytest
 from flask.testing import FlaskClient
-from samples import ENGINES, RECORDING_ID, sample_recording, torch_trace, write_sample
+from samples import ENGINES, RECORDING_ID, by_layer, idle_row, sample_recording, torch_trace, write_sample
 
 from viewer import pages
 from viewer.app import create_app
@@ -127,8 +127,7 @@ def test_a_moment_that_is_none_stays_as_it_is(tmp_path: Path, created: str) -> N
 
 def test_a_run_opens_with_what_was_measured(client: FlaskClient) -> None:
     text = client.get(f"/runs/{RECORDING_ID}").text
-    assert "recorded decode step 12.2 ms (batch 64, 36 steps)" in text
-    assert "timing sync" in text
+    assert "recorded decode step 12.2 ms (batch 64, 36 steps, eager, sync) · prefill step " in text
 
 
 def test_the_beginning_of_an_id_leads_to_the_permanent_address_with_its_query(client: FlaskClient) -> None:
@@ -258,3 +257,62 @@ def test_a_run_that_can_not_be_read_is_one_clear_line(tmp_path: Path) -> None:
     page = client_of(tmp_path).get(f"/runs/{RECORDING_ID}")
     assert page.status_code == 500
     assert "steps.json holds no JSON object; record again" in page.text
+
+
+def test_a_run_by_layer_has_a_switch_and_keeps_it_in_every_address(tmp_path: Path) -> None:
+    write_sample(tmp_path, by_layer(sample_recording()))
+    client = client_of(tmp_path)
+    rank = f"{ENGINES[0]}-1"
+    merged = client.get(f"/runs/{RECORDING_ID}?rank={rank}").text
+    assert f'href="/runs/{RECORDING_ID}?kind=decode&amp;layers=1&amp;rank={rank}"' in merged
+    assert "layers.3" not in merged
+    text = client.get(f"/runs/{RECORDING_ID}?rank={rank}&layers=1").text
+    for address in ("prefill&amp;rank={}&amp;layers=1", "decode&amp;rank={}"):
+        assert f'href="/runs/{RECORDING_ID}?kind={address.format(rank)}"' in text
+    assert f"flamegraph?kind=decode&amp;rank={rank}&amp;layers=1" in text
+    assert '<input type="hidden" name="layers" value="1">' in text
+    assert "<td>layers.3</td>" in text
+    svg = client.get(f"/runs/{RECORDING_ID}/decode.svg?layers=1")
+    assert "qwen3-moe rollout · decode · by layer · " in svg.text
+    assert svg.headers["Content-Disposition"] == "inline; filename=5eed0123-decode-layers.svg"
+    assert "layers.3:Qwen3MoeDecoderLayer" in client.get(f"/runs/{RECORDING_ID}/decode.folded?layers=1").text
+
+
+def test_a_run_that_merges_layers_has_no_switch(client: FlaskClient) -> None:
+    assert "by layer" not in client.get(f"/runs/{RECORDING_ID}").text
+    page = client.get(f"/runs/{RECORDING_ID}?layers=1")
+    assert (page.status_code, "does not tell layers apart" in page.text) == (400, True)
+
+
+def test_notes_cost_and_production_are_on_the_page(tmp_path: Path) -> None:
+    header = sample_recording().header
+    told = {
+        "overhead": {"added_us_per_step": 310.0},
+        "unrecorded": {"decode": {"batch": 64, "before_ms": 4.0, "after_ms": None}},
+    }
+    engines = [engine | told for engine in header["engines"]]
+    write_sample(tmp_path, sample_recording(engines=engines, notes=["<b>know</b> this"]))
+    text = client_of(tmp_path).get(f"/runs/{RECORDING_ID}").text
+    assert "production step 4.0 ms (batch 64) · recorded decode step 12.2 ms" in text
+    assert "on 2 engines: read shares, not milliseconds" in text
+    assert "Recording added about 310 µs to a step" in text
+    assert "<li>&lt;b&gt;know&lt;/b&gt; this</li>" in text
+    assert re.search(r"4\.00 /\s*–", text)
+
+
+def test_idle_steps_are_listed_and_make_no_view(tmp_path: Path) -> None:
+    whole = sample_recording()
+    rows = [*whole.rows[:3], idle_row("c" * 16, 0)]
+    write_sample(tmp_path, Recording(whole.header, rows, whole.totals))
+    client = client_of(tmp_path)
+    text = client.get(f"/runs/{RECORDING_ID}").text
+    assert '<span class="kind idle">idle</span>' in text
+    assert "kind=idle" not in text
+    assert set(client.get(f"/api/runs/{RECORDING_ID}").json["ms_per_step"]) == {"decode", "prefill"}
+
+
+def test_a_run_of_idle_steps_alone_is_a_page(tmp_path: Path) -> None:
+    write_sample(tmp_path, Recording(sample_recording().header, [idle_row(ENGINES[0], 0)]))
+    page = client_of(tmp_path).get(f"/runs/{RECORDING_ID}")
+    assert page.status_code == 200
+    assert "recorded 1 idle step on 1 engine" in page.text

@@ -76,6 +76,12 @@ def test_a_stack_too_deep_to_draw_is_refused_in_words() -> None:
         build({";".join("f" * (MAX_DEPTH + 1)): 1}, {})
 
 
+def test_layers_stand_together_in_the_order_of_their_numbers() -> None:
+    widths = {"layers.10:L": 9, "norm:N": 12, "layers.2:L": 3, "layers.0:L": 5, "embed": 18}
+    root = build({f"step;{name}": width for name, width in widths.items()}, {})
+    assert [child.name for child in root.children] == ["embed", "layers.0:L", "layers.2:L", "layers.10:L", "norm:N"]
+
+
 def _by_stack(root: Frame) -> dict[str, Frame]:
     """Frames by stack; a root that was made up has none."""
     found: dict[str, Frame] = {}

@@ -49,6 +49,17 @@ _OWN_COLLECTOR_ONLY = ("grpc", "http", "out", "insecure")
 )
 @click.option("--kind", type=click.Choice(KINDS), help="Count only steps of this kind.")
 @click.option(
+    "--timing",
+    type=click.Choice(settings.TIMINGS),
+    help=f"How spans are timed (default: ${settings.TIMING.name}, or {settings.TIMING.default}); see the README.",
+)
+@click.option(
+    "--force-eager",
+    is_flag=True,
+    help="Set compiled code and CUDA graphs aside meanwhile, to see every module: other kernels run than usual.",
+)
+@click.option("--per-layer", is_flag=True, help="Tell the model's layers apart.")
+@click.option(
     "--wait", type=Seconds(0, MOST_SECONDS), default=60, show_default=True, help="Seconds to wait for recorders."
 )
 @click.option(
@@ -75,6 +86,9 @@ def collect(
     collector_url: str | None,
     steps: int,
     kind: str | None,
+    timing: str | None,
+    force_eager: bool,
+    per_layer: bool,
     wait: float,
     timeout: float,
     requests: int,
@@ -94,7 +108,9 @@ def collect(
     request = RecordingRequest(
         steps=steps,
         kind=kind,
-        timing=settings.timing(),
+        timing=timing or settings.timing(),
+        force_eager=force_eager,
+        per_layer=per_layer,
         label=label,
         router=router,
         workers=workers,

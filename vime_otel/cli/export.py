@@ -10,7 +10,7 @@ from ..data import folded
 from ..data.errors import VimeOtelError
 from ..data.recording import KINDS
 from ..data.rundir import RunDirectory, find_run, runs_root
-from .options import run_argument, runs_option
+from .options import by_layer_option, run_argument, runs_option
 from .output_file import write_output
 from .tables import warn_of_skipped_lines
 
@@ -27,15 +27,19 @@ from .tables import warn_of_skipped_lines
     show_default=True,
     help="What to write.",
 )
+@by_layer_option
 @click.option("-o", "--output", metavar="FILE", default="-", help="Where to; `-` (the default) is stdout.")
-def export(run: str, runs: str | None, kind: str, form: str, output: str) -> None:
+def export(run: str, runs: str | None, kind: str, form: str, by_layer: bool, output: str) -> None:
     """Write the flame graph or the folded stacks of RUN to a file.
 
     RUN is a path, the beginning of an id or of a folder's name, or `latest`.
     """
     directory = find_run(runs_root(runs), run)
-    text = _svg(directory, kind) if form == "svg" else folded.dumps(directory.self_us(kind))
-    warn_of_skipped_lines(directory, [kind])
+    if form == "svg":
+        text = _svg(directory, kind, by_layer)
+    else:
+        text = folded.dumps(directory.self_us(kind, by_layer=by_layer))
+    warn_of_skipped_lines(directory, [kind], by_layer=by_layer)
     if output == "-":
         click.echo(text, nl=False)
         return
@@ -49,14 +53,14 @@ def export(run: str, runs: str | None, kind: str, form: str, output: str) -> Non
     click.echo(f"wrote {output} ({len(text.encode()):,} bytes)\nnext: {opener}")
 
 
-def _svg(directory: RunDirectory, kind: str) -> str:
+def _svg(directory: RunDirectory, kind: str, by_layer: bool) -> str:
     from viewer.svg import render_svg
 
-    self_us = directory.self_us(kind)
+    self_us = directory.self_us(kind, by_layer=by_layer)
     if not any(self_us.values()):
         raise VimeOtelError(
             f"the {kind} steps of {directory.path.name} took no measurable time, so there is nothing to draw;"
             " `--format folded` writes their stacks"
         )
-    title = f"{kind} steps of {directory.path.name}"
-    return render_svg(self_us, directory.calls(kind), directory.steps[kind], title)
+    title = f"{kind} steps of {directory.path.name}{' by layer' if by_layer else ''}"
+    return render_svg(self_us, directory.calls(kind, by_layer=by_layer), directory.steps[kind], title)

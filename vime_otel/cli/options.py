@@ -104,6 +104,13 @@ def runs_option(command: _Command) -> _Command:
     )(command)
 
 
+def by_layer_option(command: _Command) -> _Command:
+    """`--by-layer`: the model's layers one by one."""
+    return click.option(
+        "--by-layer", is_flag=True, help="Layer by layer, where RUN was recorded with `collect --per-layer`."
+    )(command)
+
+
 def json_option(command: _Command) -> _Command:
     """`--json`: machine-readable output, alone on stdout; errors too (see main.py)."""
     return click.option("--json", "as_json", is_flag=True, help="Print JSON.")(command)

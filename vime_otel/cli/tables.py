@@ -12,7 +12,7 @@ from rich.table import Table
 
 from ..data.recording import StepRow
 from ..data.rundir import RunDirectory
-from ..data.summary import TopFrame, counted, opening_line, top_frames
+from ..data.summary import TopFrame, cost_line, counted, notes, opening_line, top_frames
 
 
 @dataclass(frozen=True)
@@ -34,28 +34,33 @@ class KindSummary:
         }
 
 
-def summarize(run: RunDirectory, limit: int, kinds: Sequence[str], rank: str | None = None) -> list[KindSummary]:
+def summarize(
+    run: RunDirectory, limit: int, kinds: Sequence[str], rank: str | None = None, by_layer: bool = False
+) -> list[KindSummary]:
     """A summary for each of `kinds`; for all that the run holds where `kinds` is empty."""
     summaries = []
     kinds = kinds or list(run.steps)
     for kind in kinds:
-        self_us, calls = run.self_us(kind, rank), run.calls(kind, rank)
+        self_us, calls = run.self_us(kind, rank, by_layer), run.calls(kind, rank, by_layer)
         rows = [row for row in run.rows if row.kind == kind and _is_of(row, rank)]
         mean_ms = sum(row.interval_ns for row in rows) / max(len(rows), 1) / 1e6
-        summaries.append(KindSummary(kind, len(rows), mean_ms, top_frames(self_us, calls, len(rows), limit)))
-    warn_of_skipped_lines(run, kinds, rank)
+        steps = len(rows) if rank else run.steps[kind]  # a rolling recording's oldest steps have no row any more
+        summaries.append(KindSummary(kind, steps, mean_ms, top_frames(self_us, calls, steps, limit)))
+    warn_of_skipped_lines(run, kinds, rank, by_layer)
     return summaries
 
 
-def warn_of_skipped_lines(run: RunDirectory, kinds: Sequence[str], rank: str | None = None) -> None:
+def warn_of_skipped_lines(
+    run: RunDirectory, kinds: Sequence[str], rank: str | None = None, by_layer: bool = False
+) -> None:
     """Say on stderr what was skipped in the folded files of these kinds."""
     for kind in kinds:
-        for sentence in run.skipped_lines(kind, rank):
+        for sentence in run.skipped_lines(kind, rank, by_layer):
             click.echo(f"warning: {sentence}", err=True)
 
 
 def summary_as_dict(
-    run: RunDirectory, limit: int, kinds: Sequence[str] = (), rank: str | None = None
+    run: RunDirectory, limit: int, kinds: Sequence[str] = (), rank: str | None = None, by_layer: bool = False
 ) -> dict[str, Any]:
     """What `print_summary` prints, for JSON."""
     return {
@@ -64,34 +69,50 @@ def summary_as_dict(
         "complete": run.header.get("complete"),
         "reasons": run.header.get("reasons", []),
         "summary": opening_line(run.header, run.rows),
+        "cost": cost_line(run.header),
+        "notes": notes(run.header, run.rows),
         "rank": rank,
-        "kinds": [each.as_dict() for each in summarize(run, limit, kinds, rank)],
+        "by_layer": by_layer,
+        "kinds": [each.as_dict() for each in summarize(run, limit, kinds, rank, by_layer)],
     }
 
 
 def print_summary(
-    console: Console, run: RunDirectory, limit: int, kinds: Sequence[str] = (), rank: str | None = None
+    console: Console,
+    run: RunDirectory,
+    limit: int,
+    kinds: Sequence[str] = (),
+    rank: str | None = None,
+    by_layer: bool = False,
 ) -> None:
-    """The opening line, why the run is incomplete if it is, and a table of frames per kind."""
-    summaries = summarize(run, limit, kinds, rank)
+    """The opening line, what recording cost, why the run is incomplete if it is, notes, a table of frames per kind."""
+    summaries = summarize(run, limit, kinds, rank, by_layer)
     console.print(opening_line(run.header, run.rows), soft_wrap=True, style="bold")
+    cost = cost_line(run.header)
+    if cost:
+        console.print(cost, soft_wrap=True)
     if run.header.get("complete") is False:
         for reason in run.header.get("reasons") or ["the run does not say why"]:
             console.print(f"incomplete: {reason}", soft_wrap=True, style="yellow")
+    for note in notes(run.header, run.rows):
+        console.print(f"note: {note}", soft_wrap=True)
     for summary in summaries:
         console.print()
-        console.print(_table(summary, rank))
+        console.print(_table(summary, rank, by_layer))
 
 
-def _table(summary: KindSummary, rank: str | None) -> Table:
+def _table(summary: KindSummary, rank: str | None, by_layer: bool) -> Table:
     where = f", rank {rank}" if rank else ""
     title = f"{summary.kind}: {counted(summary.steps, 'step')}, {summary.ms_per_step:.3f} ms per step{where}"
     table = Table(title=title, title_justify="left", title_style="bold", box=None, pad_edge=False)
+    if by_layer:
+        table.add_column("layer", no_wrap=True)
     table.add_column("frame", no_wrap=True, max_width=70)
     for heading in ("self ms/step", "share", "calls/step", "ms/call"):
         table.add_column(heading, justify="right", no_wrap=True)
     for frame in summary.frames:
         table.add_row(
+            *([frame.layer] if by_layer else []),
             frame.frame,
             f"{frame.self_ms:.3f}",
             f"{frame.share:.1%}",

@@ -6,8 +6,10 @@ escaped text (`step;execute_model;…`), so that it can be compared, summed and 
 
 from __future__ import annotations
 
+import re
 from collections.abc import Iterable, Mapping
 from dataclasses import dataclass, field
+from functools import lru_cache
 
 # `%` first when escaping, last when reading: the escapes themselves contain it.
 _ESCAPES = (("%", "%25"), (";", "%3B"), ("\n", "%0A"), ("\r", "%0D"))
@@ -15,6 +17,9 @@ _ESCAPES = (("%", "%25"), (";", "%3B"), ("\n", "%0A"), ("\r", "%0D"))
 
 _MOST_DIGITS = 18
 """More do not fit 64 bits."""
+
+# Before the colon a dot stands in the frames of numbered layers only: `layers.3:Qwen3MoeDecoderLayer`.
+_LAYER = re.compile(r"(^|;)([^;:]*)\.([0-9]+):")
 
 
 def escape_frame(name: str) -> str:
@@ -29,6 +34,17 @@ def unescape_frame(frame: str) -> str:
     for raw, escaped in reversed(_ESCAPES):
         frame = frame.replace(escaped, raw)
     return frame
+
+
+@lru_cache(maxsize=2**17)
+def merge_layers(stack: str) -> str:
+    """The stack in which all layers of a class are one frame: `layers.3:DecoderLayer` becomes `DecoderLayer`."""
+    return _LAYER.sub(r"\1", stack)
+
+
+def layers_of(stack: str) -> tuple[tuple[str, int], ...]:
+    """The numbered layers that a stack passes, outermost first: `layers.3` is ("layers", 3)."""
+    return tuple((name, int(number)) for _, name, number in _LAYER.findall(stack))
 
 
 @dataclass

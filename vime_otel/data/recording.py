@@ -6,9 +6,12 @@ from collections.abc import Callable, Iterable
 from dataclasses import asdict, dataclass, field
 from typing import Any
 
-from .folded import Folded
+from .folded import Folded, merge_layers
 
 KINDS = ("decode", "prefill")
+
+IDLE = "idle"
+"""The kind of a step in which an engine kept its lockstep group company with a dummy batch. It counts nowhere."""
 
 ENGINE_PART = "engine"
 """Stands where a rank would, for what the engine process itself spent on a step."""
@@ -78,19 +81,20 @@ class StepTotals:
         """What makes these totals one of a kind within a recording."""
         return (self.engine, self.rank, self.index)
 
-    def add_to(self, folded: Folded) -> None:
-        """Add these totals to a sum."""
-        for stack, inclusive_ns, calls in zip(self.stacks, self.inclusive_ns, self.calls, strict=True):
+    def add_to(self, folded: Folded, by_layer: bool = True) -> None:
+        """Add these totals to a sum, layers merged unless `by_layer`."""
+        stacks = self.stacks if by_layer else map(merge_layers, self.stacks)
+        for stack, inclusive_ns, calls in zip(stacks, self.inclusive_ns, self.calls, strict=True):
             folded.add(stack, inclusive_ns, calls)
 
 
-def sum_overall(totals: Iterable[StepTotals]) -> Folded:
+def sum_overall(totals: Iterable[StepTotals], by_layer: bool = False) -> Folded:
     """The overall view: engines' own frames once, ranks averaged over their stage, stages summed."""
     by_stage: dict[tuple[str, int], Folded] = {}
     ranks: dict[tuple[str, int], set[str]] = {}
     for part in totals:
         stage = (part.engine, part.stage)
-        part.add_to(by_stage.setdefault(stage, Folded()))
+        part.add_to(by_stage.setdefault(stage, Folded()), by_layer)
         ranks.setdefault(stage, set()).add(part.rank)
     overall = Folded()
     for stage in sorted(by_stage):
@@ -98,35 +102,47 @@ def sum_overall(totals: Iterable[StepTotals]) -> Folded:
     return overall
 
 
-def sum_rank(totals: Iterable[StepTotals], engine: str, rank: str) -> Folded:
+def sum_rank(totals: Iterable[StepTotals], engine: str, rank: str, by_layer: bool = False) -> Folded:
     """One rank's view: its own frames beside its engine's, unaveraged."""
     folded = Folded()
     for part in totals:
         if part.engine == engine and part.rank in (rank, ENGINE_PART):
-            part.add_to(folded)
+            part.add_to(folded, by_layer)
     return folded
 
 
 @dataclass
 class Recording:
-    """All that is known of one recording. `header` is what recording.json holds."""
+    """All that is known of one recording. `header` is what recording.json holds.
+
+    `older_steps` counts, by kind, the steps that have no row any more.
+    """
 
     header: dict[str, Any]
     rows: list[StepRow] = field(default_factory=list)
     totals: list[StepTotals] = field(default_factory=list)
+    older_steps: dict[str, int] = field(default_factory=dict)
 
     def kinds(self) -> list[str]:
-        """The step kinds that occur, in the order of KINDS."""
-        seen = {row.kind for row in self.rows}
+        """The step kinds that occur, in the order of KINDS; idle steps are of none."""
+        seen = {row.kind for row in self.rows} | {kind for kind, count in self.older_steps.items() if count}
         return [kind for kind in KINDS if kind in seen]
 
     def steps(self) -> dict[str, int]:
         """Number of steps by kind, of all engines."""
-        return {kind: sum(row.kind == kind for row in self.rows) for kind in self.kinds()}
+        return {
+            kind: sum(row.kind == kind for row in self.rows) + self.older_steps.get(kind, 0) for kind in self.kinds()
+        }
 
     def ranks(self) -> list[tuple[str, str]]:
         """(engine id, rank) of every worker that sent totals."""
         return sorted({(part.engine, part.rank) for part in self.totals if part.rank != ENGINE_PART})
+
+    @property
+    def has_layers(self) -> bool:
+        """Whether the totals tell layers apart."""
+        stacks = {stack for part in self.totals for stack in part.stacks}
+        return any(merge_layers(stack) != stack for stack in stacks)
 
     def of_kind(self, kind: str) -> list[StepTotals]:
         """The totals of the steps of one kind."""

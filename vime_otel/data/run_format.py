@@ -10,6 +10,7 @@ from .recording import StepRow
 
 Id = Annotated[str, msgspec.Meta(pattern="^[0-9a-f]{16}$")]
 Kind = Literal["decode", "prefill"]
+AnyKind = Literal["decode", "prefill", "idle"]
 
 
 class Rank(TypedDict, total=False):
@@ -28,6 +29,29 @@ class Hooks(TypedDict, total=False):
     missing: list[str]
 
 
+class Overhead(TypedDict, total=False):
+    """An engine's `overhead`."""
+
+    span_ns: float
+    sync_ns: float
+    spans_per_step: float
+    added_us_per_step: float
+
+
+class Pace(TypedDict, total=False):
+    """What unrecorded steps took, in an engine's `unrecorded`."""
+
+    batch: int
+    before_ms: float | None
+    after_ms: float | None
+
+
+class Unrecorded(TypedDict, total=False):
+    """An engine's `unrecorded`."""
+
+    decode: Pace
+
+
 class Engine(TypedDict, total=False):
     """One of the header's `engines`."""
 
@@ -38,12 +62,15 @@ class Engine(TypedDict, total=False):
     host: str | None
     pid: int | None
     execution: str | None
-    steps: dict[Kind, int]
+    steps: dict[AnyKind, int]
     ranks: list[Rank]
     pause_ms: float
     errors: list[str]
     complete: bool
     hooks: Hooks | None
+    overhead: Overhead | None
+    unrecorded: Unrecorded | None
+    notes: list[str]
 
 
 class Counts(TypedDict, total=False):
@@ -65,6 +92,7 @@ class Header(_Identified, total=False):
     label: str | None
     complete: bool | None
     reasons: list[str]
+    notes: list[str]
     created: str
     asked: dict[str, Any]
     timing: str

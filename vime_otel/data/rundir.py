@@ -61,12 +61,14 @@ def write_atomically(path: Path, content: bytes) -> None:
 
 def write_folded_files(directory: Path, recording: Recording) -> None:
     """Write the folded files, `.calls` and steps.json of a recording into `directory`."""
-    for kind in KINDS:
-        if kind in recording.kinds():
-            _write_kind(directory, kind, sum_overall(recording.of_kind(kind)))
-        else:  # left by an earlier recording in the same folder
-            for suffix in FOLDED_FILES:
-                (directory / f"{kind}.{suffix}").unlink(missing_ok=True)
+    layerings = _layerings(recording)
+    for by_layer in (False, True):
+        for kind in KINDS:
+            if kind in recording.kinds() and by_layer in layerings:
+                _write_kind(directory, kind, sum_overall(recording.of_kind(kind), by_layer), by_layer)
+            else:  # left by an earlier recording in the same folder
+                for suffix in FOLDED_FILES:
+                    (directory / _folded_name(kind, suffix, by_layer)).unlink(missing_ok=True)
     content = {
         "steps": recording.steps(),
         "decode_tokens": recording.header.get("decode_tokens"),
@@ -78,23 +80,41 @@ def write_folded_files(directory: Path, recording: Recording) -> None:
 def write_run(directory: Path, recording: Recording) -> None:
     """Write every file of a finished recording but its journal; recording.json comes last."""
     directory.mkdir(parents=True, exist_ok=True)
+    _write_totals(directory / TOTALS_FILE, recording.totals)
+    write_sums(directory, recording)
+
+
+def write_sums(directory: Path, recording: Recording) -> None:
+    """Write what follows from per-step totals, but not these; recording.json comes last."""
     write_folded_files(directory, recording)
     shutil.rmtree(directory / "ranks", ignore_errors=True)
+    layerings = _layerings(recording)
     for engine, rank in recording.ranks():
         rank_directory = directory / "ranks" / f"{engine}-{rank}"
         rank_directory.mkdir(parents=True, exist_ok=True)
         for kind in recording.kinds():
-            _write_kind(rank_directory, kind, sum_rank(recording.of_kind(kind), engine, rank))
-    _write_totals(directory / TOTALS_FILE, recording.totals)
+            for by_layer in layerings:
+                total = sum_rank(recording.of_kind(kind), engine, rank, by_layer)
+                _write_kind(rank_directory, kind, total, by_layer)
     write_atomically(
         directory / HEADER_FILE,
         orjson.dumps({"format": FORMAT, **recording.header}, option=orjson.OPT_INDENT_2),
     )
 
 
-def _write_kind(directory: Path, kind: str, total: folded.Folded) -> None:
-    write_atomically(directory / f"{kind}.folded", folded.dumps_self_us(total).encode())
-    write_atomically(directory / f"{kind}.calls", folded.dumps(total.calls).encode())
+def _layerings(recording: Recording) -> tuple[bool, ...]:
+    """Whether to write files by layer: never alone, and only where layers can be told apart."""
+    return (False, True) if recording.has_layers else (False,)
+
+
+def _write_kind(directory: Path, kind: str, total: folded.Folded, by_layer: bool) -> None:
+    texts = (folded.dumps_self_us(total), folded.dumps(total.calls))
+    for suffix, text in zip(FOLDED_FILES, texts, strict=True):
+        write_atomically(directory / _folded_name(kind, suffix, by_layer), text.encode())
+
+
+def _folded_name(kind: str, suffix: str, by_layer: bool) -> str:
+    return f"{kind}.layers.{suffix}" if by_layer else f"{kind}.{suffix}"
 
 
 def _write_totals(path: Path, totals: list[StepTotals]) -> None:
@@ -104,31 +124,33 @@ def _write_totals(path: Path, totals: list[StepTotals]) -> None:
     connection = sqlite3.connect(temporary)
     try:
         with connection:
-            connection.execute(f"PRAGMA user_version = {FORMAT}")
-            connection.execute("CREATE TABLE stacks (id INTEGER PRIMARY KEY, stack TEXT NOT NULL)")
-            connection.execute(
-                "CREATE TABLE totals (engine TEXT, rank TEXT, stage INTEGER, step INTEGER, kind TEXT,"
-                " spans_made INTEGER, spans_dropped INTEGER,"
-                " stack_ids BLOB, inclusive_ns BLOB, calls BLOB, PRIMARY KEY (engine, rank, step))"
-            )
+            create_totals(connection)
             for part in totals:
-                ids = [stack_ids.setdefault(stack, len(stack_ids)) for stack in part.stacks]
-                connection.execute(
-                    "INSERT INTO totals VALUES (?,?,?,?,?,?,?,?,?,?)",
-                    (
-                        *part.key[:2],
-                        part.stage,
-                        part.index,
-                        part.kind,
-                        part.spans_made,
-                        part.spans_dropped,
-                        *(array.array("q", column).tobytes() for column in (ids, part.inclusive_ns, part.calls)),
-                    ),
-                )
+                insert_totals(connection, part, stack_ids)
             connection.executemany("INSERT INTO stacks VALUES (?,?)", ((i, s) for s, i in stack_ids.items()))
     finally:
         connection.close()
     os.replace(temporary, path)
+
+
+def create_totals(connection: sqlite3.Connection) -> None:
+    """Make the tables of totals.sqlite."""
+    connection.execute(f"PRAGMA user_version = {FORMAT}")
+    connection.execute("CREATE TABLE stacks (id INTEGER PRIMARY KEY, stack TEXT NOT NULL)")
+    connection.execute(
+        "CREATE TABLE totals (engine TEXT, rank TEXT, stage INTEGER, step INTEGER, kind TEXT,"
+        " spans_made INTEGER, spans_dropped INTEGER,"
+        " stack_ids BLOB, inclusive_ns BLOB, calls BLOB, PRIMARY KEY (engine, rank, step))"
+    )
+
+
+def insert_totals(connection: sqlite3.Connection, part: StepTotals, stack_ids: dict[str, int]) -> bool:
+    """Add one step's totals; whether they were new. Stacks that have no id yet get one in `stack_ids`."""
+    ids = [stack_ids.setdefault(stack, len(stack_ids)) for stack in part.stacks]
+    columns = (array.array("q", column).tobytes() for column in (ids, part.inclusive_ns, part.calls))
+    values = (*part.key[:2], part.stage, part.index, part.kind, part.spans_made, part.spans_dropped, *columns)
+    cursor = connection.execute("INSERT OR IGNORE INTO totals VALUES (?,?,?,?,?,?,?,?,?,?)", values)
+    return cursor.rowcount == 1
 
 
 class RunDirectory:
@@ -173,19 +195,24 @@ class RunDirectory:
         directory = self.path / "ranks"
         return sorted(entry.name for entry in directory.iterdir() if entry.is_dir()) if directory.is_dir() else []
 
-    def self_us(self, kind: str, rank: str | None = None) -> dict[str, int]:
+    @cached_property
+    def has_layers(self) -> bool:
+        """Whether layers can be told apart: the run has files by layer."""
+        return any(self._folded_path(kind, FOLDED_FILES[0], None, True).is_file() for kind in self.steps)
+
+    def self_us(self, kind: str, rank: str | None = None, by_layer: bool = False) -> dict[str, int]:
         """Self time in microseconds by stack, overall or of one of `ranks()`."""
-        return self._folded(kind, "folded", rank).values
+        return self._folded(kind, "folded", rank, by_layer).values
 
-    def calls(self, kind: str, rank: str | None = None) -> dict[str, int]:
+    def calls(self, kind: str, rank: str | None = None, by_layer: bool = False) -> dict[str, int]:
         """Calls by stack, overall or of one of `ranks()`."""
-        return self._folded(kind, "calls", rank).values
+        return self._folded(kind, "calls", rank, by_layer).values
 
-    def skipped_lines(self, kind: str, rank: str | None = None) -> list[str]:
+    def skipped_lines(self, kind: str, rank: str | None = None, by_layer: bool = False) -> list[str]:
         """What there is to say of the kind's files: a sentence for each with lines that are not in the format."""
-        counts = {suffix: self._folded(kind, suffix, rank).invalid_lines for suffix in FOLDED_FILES}
+        counts = {suffix: self._folded(kind, suffix, rank, by_layer).invalid_lines for suffix in FOLDED_FILES}
         return [
-            f"{self._folded_path(kind, suffix, rank)}: {counted(count, 'line')}"
+            f"{self._folded_path(kind, suffix, rank, by_layer)}: {counted(count, 'line')}"
             f" {'is' if count == 1 else 'are'} not in the folded format and {'was' if count == 1 else 'were'} skipped"
             for suffix, count in counts.items()
             if count
@@ -242,20 +269,24 @@ class RunDirectory:
         path = self._file(STEPS_FILE)
         return _checked(path, _read_json(path), Steps)
 
-    def _folded_path(self, kind: str, suffix: str, rank: str | None) -> Path:
-        return self._file(*(("ranks", rank) if rank else ()), f"{kind}.{suffix}")
+    def _folded_path(self, kind: str, suffix: str, rank: str | None, by_layer: bool) -> Path:
+        return self._file(*(("ranks", rank) if rank else ()), _folded_name(kind, suffix, by_layer))
 
-    def _folded(self, kind: str, suffix: str, rank: str | None) -> folded.Parsed:
-        path = self._folded_path(kind, suffix, rank)
+    def _folded(self, kind: str, suffix: str, rank: str | None, by_layer: bool) -> folded.Parsed:
+        path = self._folded_path(kind, suffix, rank, by_layer)
         if path not in self._parsed:
-            self._parsed[path] = self._read_folded(path, kind, rank)
+            self._parsed[path] = self._read_folded(path, kind, rank, by_layer)
         return self._parsed[path]
 
-    def _read_folded(self, path: Path, kind: str, rank: str | None) -> folded.Parsed:
+    def _read_folded(self, path: Path, kind: str, rank: str | None, by_layer: bool) -> folded.Parsed:
         if kind not in self.steps:
             raise VimeOtelError(f"run {self.id} has no {kind} steps; it has {', '.join(self.steps) or 'none'}")
         if rank is not None and rank not in self.ranks():
             raise VimeOtelError(f"run {self.id} has no rank {rank!r}; it has {', '.join(self.ranks()) or 'none'}")
+        if by_layer and not self.has_layers:
+            raise VimeOtelError(
+                f"run {self.id} does not tell layers apart; record with `vime-otel collect --per-layer` for that"
+            )
         try:
             parsed = folded.parse(path.read_text("utf-8").split("\n"))
         except FileNotFoundError as error:
