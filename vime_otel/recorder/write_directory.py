@@ -8,6 +8,7 @@ from typing import Any
 
 from vime_otel.data.recording import Recording, StepRow, StepTotals, sum_overall
 from vime_otel.data.rundir import RunDirectory, write_run
+from vime_otel.data.summary import make_notes
 
 from .assemble import assemble
 from .overhead import overhead
@@ -15,6 +16,7 @@ from .shared_directory import SharedDirectory
 from .window import Window
 
 _TOLD = ("label", "model", "vllm_version", "host", "pid", "execution", "decode_tokens")
+_ASKED = ("steps", "kind", "timing", "force_eager", "per_layer")
 
 
 def write_window(window: Window | None, directory: Path, start: str) -> None:
@@ -27,7 +29,9 @@ def write_window(window: Window | None, directory: Path, start: str) -> None:
     with shared.locked():
         if window is not None:
             alone = set(shared.living()) <= {engine} and not _parts(directory, start)
-            if window.steps:  # one that was called off before its first step leaves an older recording alone
+            # One that was called off before its first step leaves an older recording alone; a lockstep
+            # group's recording tells which engine could not join.
+            if window.steps or (window.outcome == "failed" and not alone):
                 write_run(directory if alone else directory / engine, to_recording(window))
             shared.mark_done(start)
             if alone:
@@ -76,13 +80,13 @@ def to_recording(window: Window) -> Recording:
                 **{key: engine[key] for key in _TOLD},
             }
         ],
-        {"steps": window.command.steps, "kind": window.command.kind, "timing": window.command.timing},
+        {name: getattr(window.command, name) for name in _ASKED},
         made,
         len(totals),
         engine["vime_otel_version"],
     )
     recording = Recording(header, rows, totals)
-    return _with_overlap(recording)
+    return _with_sums(recording)
 
 
 def merge(parts: list[Recording]) -> Recording:
@@ -99,7 +103,7 @@ def merge(parts: list[Recording]) -> Recording:
     )
     rows = [row for part in parts for row in part.rows]
     totals = [total for part in parts for total in part.totals]
-    return _with_overlap(Recording(header, rows, totals))
+    return _with_sums(Recording(header, rows, totals))
 
 
 def _header(
@@ -128,7 +132,9 @@ def _header(
     }
 
 
-def _with_overlap(recording: Recording) -> Recording:
+def _with_sums(recording: Recording) -> Recording:
+    """The recording with what its header tells of all its steps together."""
     overlap = sum(sum_overall(recording.of_kind(kind)).overlap_ns() for kind in recording.kinds())
     recording.header["overlap_ns"] = overlap
+    recording.header["notes"] = make_notes(recording.header["engines"], recording.rows)
     return recording
