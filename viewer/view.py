@@ -35,8 +35,8 @@ class View:
 
     @property
     def steps(self) -> int:
-        """How many steps this view sums; the oldest of a rolling recording have no row any more."""
-        return len(self.rows) if self.rank else self.run.steps[self.kind]
+        """How many steps this view sums."""
+        return self.run.steps_of(self.kind, self.rank)
 
     @property
     def title(self) -> str:

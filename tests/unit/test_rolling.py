@@ -84,6 +84,7 @@ def test_only_the_latest_steps_are_listed_and_all_are_counted(
     run = RunDirectory(recording.directory)
     assert [row.index for row in run.rows] == [7, 8, 9]
     assert run.steps == {"decode": 9, "prefill": 1}
+    assert run.steps_of("decode", f"{ENGINES[0]}-1") == 9
     assert run.calls("prefill")["step"] == 1
 
 

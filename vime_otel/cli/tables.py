@@ -44,7 +44,7 @@ def summarize(
         self_us, calls = run.self_us(kind, rank, by_layer), run.calls(kind, rank, by_layer)
         rows = [row for row in run.rows if row.kind == kind and _is_of(row, rank)]
         mean_ms = sum(row.interval_ns for row in rows) / max(len(rows), 1) / 1e6
-        steps = len(rows) if rank else run.steps[kind]  # a rolling recording's oldest steps have no row any more
+        steps = run.steps_of(kind, rank)
         summaries.append(KindSummary(kind, steps, mean_ms, top_frames(self_us, calls, steps, limit)))
     warn_of_skipped_lines(run, kinds, rank, by_layer)
     return summaries

@@ -190,6 +190,16 @@ class RunDirectory:
         steps: dict[str, int] = self._steps_file["steps"]
         return steps
 
+    def steps_of(self, kind: str, rank: str | None) -> int:
+        """Number of steps of a kind: all, or those of one rank's engine, with or without a row left of them."""
+        if rank is None:
+            return self.steps.get(kind, 0)
+        for engine in self.header.get("engines", []):
+            if rank.startswith(f"{engine.get('id')}-") and "steps" in engine:
+                steps: dict[str, int] = engine["steps"]
+                return steps.get(kind, 0)
+        return sum(row.kind == kind and rank.startswith(f"{row.engine}-") for row in self.rows)
+
     def ranks(self) -> list[str]:
         """Names of the folders under ranks/, `<engine>-<rank>`."""
         directory = self.path / "ranks"
