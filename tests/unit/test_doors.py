@@ -19,6 +19,7 @@ from vime_otel.demo.processes import free_ports
 from vime_otel.recorder.collector_door import CollectorDoor
 from vime_otel.recorder.engine import EngineRecorder
 from vime_otel.recorder.file_door import FileDoor
+from vime_otel.recorder.shared_directory import SharedDirectory
 
 QUICK_RETRY = (0.05, 0.1)
 
@@ -252,6 +253,48 @@ def test_called_off_before_its_first_step_a_recording_leaves_the_one_before(
     recorder.run_due()
     until(lambda: recorder.status.phase == "cancelled")
     assert (directory / "recording.json").read_bytes() == before
+
+
+def test_an_engine_that_refuses_keeps_nobody_waiting(
+    recorder: EngineRecorder, file_door: FileDoor, tmp_path: Path, caplog: pytest.LogCaptureFixture
+) -> None:
+    directory = tmp_path / "dir"
+    until(directory.is_dir)
+    recorder.port.plugin = False  # type: ignore[attr-defined]
+    (directory / "start").write_text("5")
+    until(lambda: recorder.status.phase == "armed")
+    recorder.run_due()
+    until(lambda: not (directory / "start").exists())
+    assert recorder.status.phase == "refused"
+    assert not (directory / "recording.json").exists()
+    (record,) = caplog.records
+    assert "nothing was recorded on this engine: a worker of this engine has no recorder" in record.getMessage()
+
+
+def test_engines_of_a_lockstep_group_wait_for_each_other(
+    recorder: EngineRecorder, file_door: FileDoor, tmp_path: Path
+) -> None:
+    directory = tmp_path / "dir"
+    until(directory.is_dir)
+    recorder.port.position = (2, 7)  # type: ignore[attr-defined]
+    other = SharedDirectory(directory, "f" * 16)
+    other.enter()
+    try:
+        (directory / "start").write_text("3")
+        until(lambda: recorder.status.phase == "armed")
+        recorder.run_due()
+        group = recorder.port.describe()["dp_group"]
+        key = recorder.status.recording
+        assert key is not None
+        until(lambda: list((directory / ".engines").glob(f".{key}-{group}-*")))
+        assert recorder._start_at is None
+        assert not recorder._orders
+        assert other.agree(key, group, (2, 50), members=2) == (2, 50)
+        until(lambda: recorder._orders)
+        recorder.run_due()
+        assert recorder._start_at == (2, 50)
+    finally:
+        other.leave()
 
 
 def test_a_directory_that_can_not_be_used_is_told_once_and_tried_again(

@@ -8,6 +8,7 @@ import pytest
 from fake_port import LOGS, FakePort, step
 
 from vime_otel.recorder.engine import EngineRecorder, Sampling, start_position
+from vime_otel.recorder.vllm_engine import EnginePort
 from vime_otel.recorder.window import Command, Window, WorkerOrder
 
 
@@ -90,6 +91,18 @@ def test_overlapping_steps_are_told_apart(recorder: EngineRecorder, windows: lis
     recorder.on_update(outputs[1], 8, 9)
     recorder.finish_window()
     assert [(s.schedule_start, s.update_end) for s in windows[0].steps] == [(0, 5), (2, 9)]
+
+
+def test_an_empty_output_is_no_step_before(recorder: EngineRecorder, windows: list[Window]) -> None:
+    recorder.submit(Command("r1", 1), windows.append)
+    recorder.run_due()
+    empty, output = (SimpleNamespace(total_num_scheduled_tokens=n, kind="decode") for n in (0, 1))
+    recorder.on_schedule(empty, 0, 1)
+    recorder.on_schedule(output, 2, 3)
+    recorder.on_update(empty, 4, 5)
+    recorder.on_update(output, 6, 7)
+    recorder.finish_window()
+    assert windows[0].steps[0].previous_update_end == 0
 
 
 def test_an_idle_engine_is_armed_and_cancelled_without_a_step(recorder: EngineRecorder, windows: list[Window]) -> None:
@@ -297,9 +310,11 @@ def test_an_engine_that_hears_too_late_of_its_groups_start_says_so(
     group.run(8)
     recorder.start_at("r1", (0, 7))
     group.run(3)
-    assert recorder.status.phase == "failed"
-    assert "(0, 7) came when it was at (0, 7) already" in str(recorder.status.reason)
-    assert windows == []
+    (window,) = windows
+    assert (window.outcome, window.steps) == ("failed", [])
+    assert "(0, 7) came when it was at (0, 7) already" in window.reasons[0]
+    recorder.exported(None)
+    assert (recorder.status.phase, recorder.status.reason) == ("failed", window.reasons[0])
     assert not recorder.due
 
 
@@ -323,8 +338,39 @@ def test_waiting_for_a_group_can_be_cancelled(recorder: EngineRecorder, port: Fa
     group.run(1)
     recorder.cancel("r1", "nobody wants it")
     group.run(2)
+    assert (windows[0].outcome, windows[0].steps) == ("cancelled", [])
+    recorder.exported(None)
     assert (recorder.status.phase, recorder.status.reason) == ("cancelled", "nobody wants it")
     assert not recorder.due
+
+
+def test_an_idle_engine_that_waits_tells_how_fast_its_group_steps(port: FakePort, windows: list[Window]) -> None:
+    now = 0
+    recorder = EngineRecorder(port, clock=lambda: now)
+    group = Lockstep(recorder, port)
+    port.position = (0, 50)
+    recorder.submit(Command("r1", 1, together=True), windows.append)
+    for _ in range(20):
+        group.run(1, busy=False)
+        now += 2_000_000
+    assert recorder.status.steps_per_second == pytest.approx(500, rel=0.1)
+    assert start_position((0, 70), recorder.status.steps_per_second) == (0, 70 + 1000)
+
+
+def test_lockstep_groups_are_told_apart(monkeypatch: pytest.MonkeyPatch) -> None:
+    def group(host: str, address: str, port: int) -> str | None:
+        monkeypatch.setattr("socket.gethostname", lambda: host)
+        parallel = SimpleNamespace(
+            data_parallel_master_ip=address, data_parallel_master_port=port, data_parallel_size=2
+        )
+        config = SimpleNamespace(parallel_config=parallel)
+        return EnginePort(SimpleNamespace(vllm_config=config, current_wave=0, step_counter=0))._dp_group()
+
+    here = group("node1", "127.0.0.1", 29500)
+    assert here == group("node1", "127.0.0.1", 29500)
+    assert here != group("node1", "127.0.0.1", 29501), "another server on this host"
+    assert here != group("node2", "127.0.0.1", 29500), "another host's own group"
+    assert group("node1", "10.0.0.1", 29500) == group("node2", "10.0.0.1", 29500), "one group over two hosts"
 
 
 def test_an_engine_without_a_group_refuses_to_wait_for_one(recorder: EngineRecorder) -> None:

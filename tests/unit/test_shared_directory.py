@@ -10,8 +10,12 @@ from collections.abc import Iterator
 from pathlib import Path
 
 import pytest
+from fake_port import FakePort
 
+from vime_otel.data.rundir import RunDirectory
 from vime_otel.recorder.shared_directory import MAX_STEPS, SharedDirectory
+from vime_otel.recorder.window import Clock, Command, EngineStep, StepCounts, Window
+from vime_otel.recorder.write_directory import write_window
 
 
 @pytest.fixture
@@ -72,6 +76,20 @@ def test_engines_of_a_group_begin_where_the_first_of_them_proposed(
     assert set(first.living()) == {"a" * 16, "b" * 16}
     first.remove_start(found.key)
     assert second.agree(found.key, "a" * 16, (3, 90)) == (3, 90)
+
+
+def test_nobody_proposes_before_all_of_the_group_wait(first: SharedDirectory, second: SharedDirectory) -> None:
+    assert first.agree("k", "a" * 16, (3, 70), members=2) is None
+    assert second.agree("k", "b" * 16, (1, 0), members=2) is None, "another group counts for itself"
+    assert first.agree("k", "a" * 16, (3, 80), members=2) is None
+    assert second.agree("k", "a" * 16, (3, 90), members=2) == (3, 90)
+    assert first.agree("k", "a" * 16, (3, 99), members=2) == (3, 90)
+    assert second.agree("k", "a" * 16, (3, 99), members=2) == (3, 90)
+
+
+def test_one_of_the_group_may_propose_alone_when_it_waits_no_more(first: SharedDirectory) -> None:
+    assert first.agree("k", "a" * 16, (3, 70), members=2) is None
+    assert first.agree("k", "a" * 16, (3, 200)) == (3, 200)
 
 
 def test_a_start_file_of_random_bytes_means_one_step(first: SharedDirectory) -> None:
@@ -150,3 +168,19 @@ def test_a_newer_start_file_is_not_removed(first: SharedDirectory) -> None:
     assert new is not None
     first.remove_start(new.key)
     assert not (first.directory / "start").exists()
+
+
+def test_a_groups_recording_tells_which_engine_could_not_join(first: SharedDirectory, second: SharedDirectory) -> None:
+    start(first.directory, "1")
+    found = first.start()
+    assert found is not None
+    description = {"engine": "a" * 16, **FakePort().describe()}
+    here = Clock("boot", 0, 0)
+    steps = [EngineStep(0, StepCounts("decode", False, 0, 1, 1), 0, 1, 8, 9, position=0)]
+    write_window(Window(Command(found.key, 1), description, here, steps), first.directory, found.key)
+    late = Window(Command(found.key, 1), {**description, "engine": "b" * 16}, here, reasons=["late"], outcome="failed")
+    write_window(late, first.directory, found.key)
+    run = RunDirectory(first.directory)
+    assert (run.header["complete"], run.header["reasons"], run.steps) == (False, ["late"], {"decode": 1})
+    assert [(engine["id"][0], engine["complete"]) for engine in run.header["engines"]] == [("a", True), ("b", False)]
+    assert first.start() is None

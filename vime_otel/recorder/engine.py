@@ -114,6 +114,7 @@ class EngineRecorder:
         self._waiting: Command | None = None
         self._start_at: Position | None = None
         self._last_position: Position | None = None
+        self._since: tuple[Position, int] | None = None
         self._open: dict[int, EngineStep] = {}
         self._latest: EngineStep | None = None
         self._last_update_end = 0
@@ -243,6 +244,8 @@ class EngineRecorder:
 
     def on_update(self, output: Any, start: int, end: int) -> None:
         """The outputs of a scheduler output were processed, from `start` to `end` in ticks."""
+        if not output.total_num_scheduled_tokens:
+            return  # of a pipeline or an asynchronous engine, perhaps while a step is under way
         previous, self._last_update_end = self._last_update_end, end
         step = self._open.pop(id(output), None)
         if self._window is None or step is None:
@@ -308,7 +311,7 @@ class EngineRecorder:
             self.status = Status("refused", command.recording, 0, command.steps, refusal)
             return
         if command.together:
-            self._waiting, self._start_at, self._last_position = command, None, None
+            self._waiting, self._start_at, self._last_position, self._since = command, None, None, None
             self.due = True
             self._tell_position(command)
             return
@@ -387,8 +390,19 @@ class EngineRecorder:
             0,
             command.steps,
             position=self.port.lockstep(),
-            steps_per_second=self.pace.per_second(),
+            steps_per_second=max(self.pace.per_second(), self._group_pace()),
         )
+
+    def _group_pace(self) -> float:
+        """Steps a second of the lockstep group while its start is waited for; dummy batches count, too."""
+        here, now = self.port.lockstep(), self._clock()
+        if here is None:
+            return 0.0
+        (wave, step), since = self._since or (here, now)
+        if self._since is None or here == (wave, step) or here[0] != wave:
+            self._since = here, now
+            return 0.0
+        return (here[1] - step) / max(1, now - since) * 1e9
 
     def _set_start(self, recording: str, position: Position) -> None:
         waiting = self._waiting
@@ -396,15 +410,20 @@ class EngineRecorder:
             return
         here = self._last_position
         if here is not None and here >= position:
-            self._waiting = None
-            self._deadline = None
-            self.status = replace(
-                self.status,
-                phase="failed",
-                reason=f"the command to start with the group at {position} came when it was at {here} already",
-            )
+            reason = f"the command to start with the group at {position} came when it was at {here} already"
+            self._stop_waiting(waiting, reason, "failed")
             return
         self._start_at = position
+
+    def _stop_waiting(self, command: Command, reason: str, outcome: str) -> None:
+        """Hand an empty window over: the others of the group may have recorded, and wait for this engine's part."""
+        description = {"engine": self.id, **self.port.describe()}
+        window = Window(command, description, self.port.clock(), reasons=[reason], outcome=outcome)
+        self._waiting = self._deadline = None
+        self._outcome = (outcome, reason)
+        self.status = replace(self.status, phase="exporting", reason=reason)
+        if self._deliver is not None:
+            self._deliver(window)
 
     def _look_for_start(self, command: Command) -> None:
         here = self.port.lockstep()
@@ -416,9 +435,7 @@ class EngineRecorder:
 
     def _end_early(self, recording: str, reason: str, outcome: str) -> None:
         if self._waiting is not None and self._waiting.recording == recording:
-            self._waiting = None
-            self._deadline = None
-            self.status = replace(self.status, phase=outcome, reason=reason)
+            self._stop_waiting(self._waiting, reason, outcome)
             return
         window = self._window
         if window is None or window.command.recording != recording:

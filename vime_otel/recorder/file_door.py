@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import logging
+import time
 from pathlib import Path
 
 from vime_otel.data import settings
@@ -17,6 +18,9 @@ logger = logging.getLogger("vllm.vime_otel")
 
 LOOK_EVERY_SECONDS = 0.25
 
+GROUP_SECONDS = 30.0
+"""So long an engine waits for the others of its lockstep group: they may still export what they recorded before."""
+
 
 class FileDoor(Door):
     """Watches `directory/start`. Acts once on each new file; one that is removed cancels."""
@@ -30,6 +34,8 @@ class FileDoor(Door):
         self._timing = settings.timing()
         self._seen: Start | None = None
         self._agreed: str | None = None
+        self._waits_for: str | None = None
+        self._waits_until = 0.0
         self._told = ""
 
     def run(self) -> None:
@@ -69,6 +75,8 @@ class FileDoor(Door):
         if start != seen:
             return  # still being written, perhaps: at the next look it counts
         if start.key != self._acted_on:
+            # Here and not on the engine's thread: it takes milliseconds.
+            self.recorder.port.describe()
             # The key is the recording's id: every engine under the directory derives the same one.
             command = Command(
                 start.key,
@@ -85,14 +93,31 @@ class FileDoor(Door):
                 self._acted_on = self._recording = start.key
         elif self.recorder.status.position is not None and self._agreed != start.key:
             self._agree(shared, start.key)
+        elif self._gave_up(start.key):
+            logger.warning("vime-otel: nothing was recorded on this engine: %s", self.recorder.status.reason)
+            with shared.locked():
+                shared.mark_done(start.key)
+            self._exported = start.key
         elif self._exported == start.key and shared.all_done(start.key):
             # Others that were waited for are gone: what there is gets merged.
             run_exporter(None, {"directory": str(self._directory), "start": start.key})
 
+    def _gave_up(self, key: str) -> bool:
+        """Whether this engine refused or failed without a window that would be written."""
+        status = self.recorder.status
+        return status.recording == key != self._exported and status.phase in ("refused", "failed")
+
     def _agree(self, shared: SharedDirectory, key: str) -> None:
-        """Have this engine begin with the others of its lockstep group."""
-        status, group = self.recorder.status, self.recorder.port.describe()["dp_group"]
+        """Have this engine begin with the others of its lockstep group, once they wait for it, too."""
+        status, engine = self.recorder.status, self.recorder.port.describe()
         if status.position is None:
             return
-        self.recorder.start_at(key, shared.agree(key, group, start_position(status.position, status.steps_per_second)))
-        self._agreed = key
+        if self._waits_for != key:
+            self._waits_for, self._waits_until = key, time.monotonic() + GROUP_SECONDS
+        # The others may be on hosts that have a directory of their own.
+        members = min(engine["dp_size"], len(shared.living())) if time.monotonic() < self._waits_until else 0
+        proposal = start_position(status.position, status.steps_per_second)
+        position = shared.agree(key, engine["dp_group"], proposal, members)
+        if position is not None:
+            self.recorder.start_at(key, position)
+            self._agreed = key

@@ -127,14 +127,19 @@ class SharedDirectory:
         """Whether every living engine is done with that start file."""
         return all(done == key for done in self.living().values())
 
-    def agree(self, key: str, group: str, proposal: Position) -> Position:
-        """Where the engines of a lockstep group begin: what the first of them proposed for that start file."""
+    def agree(self, key: str, group: str, proposal: Position, members: int = 0) -> Position | None:
+        """Where the engines of a lockstep group begin: what the first of them proposed for that start file.
+
+        Nobody proposes before `members` of them came here: until then the answer is None.
+        """
         path = self._engines / f".{key}-{group}"
         own = path.with_name(f"{path.name}-{self._engine}")
-        own.write_text("{} {}".format(*proposal))
-        with contextlib.suppress(FileExistsError):
-            os.link(own, path)  # whole from the start, unlike a file that is opened
-        own.unlink()
+        if not path.exists():
+            own.write_text("{} {}".format(*proposal))
+            if len(list(self._engines.glob(f"{path.name}-*"))) < members:
+                return None
+            with contextlib.suppress(FileExistsError):
+                os.link(own, path)  # whole from the start, unlike a file that is opened
         wave, step = path.read_text().split()
         return int(wave), int(step)
 

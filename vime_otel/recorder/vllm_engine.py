@@ -135,6 +135,7 @@ _EVENTS = (
 
 
 def _told(method: Callable[..., Any], name: str, watcher: EngineRecorder) -> Callable[..., Any]:
+    @functools.wraps(method)  # vLLM reads the signature to decode a remote call's arguments
     def told(*args: Any, **kwargs: Any) -> Any:
         try:
             watcher.on_event(_event_name(name, *args))
@@ -277,7 +278,10 @@ class EnginePort:
         if self.lockstep() is None:
             return None
         parallel = self._config.parallel_config
-        parts = (parallel.data_parallel_master_ip, parallel.data_parallel_master_port, parallel.data_parallel_size)
+        address = str(parallel.data_parallel_master_ip)
+        # All engines are told the same by the server that starts them; a loopback address tells hosts not apart.
+        host = socket.gethostname() if address.startswith("127.") else ""
+        parts = (host, address, parallel.data_parallel_master_port, parallel.data_parallel_size)
         return hashlib.sha256("/".join(map(str, parts)).encode()).hexdigest()[:16]
 
     def clock(self) -> Clock:

@@ -11,6 +11,8 @@ import time
 from pathlib import Path
 from typing import Any
 
+from vime_otel.recorder.vllm_targets import AROUND_FORWARD, MOE_PHASES, RUNNER_METHODS
+
 PROMPTS = [
     f"{word} is what this request asks about"
     for word in ["Alpha", "Beta", "Gamma", "Delta", "Epsilon", "Zeta", "Eta", "Theta"]
@@ -18,18 +20,17 @@ PROMPTS = [
 
 
 def make_llm(model: str, **options: Any) -> Any:
-    """A small engine on the CPU."""
+    """A small engine on the CPU; `options` add to these, or replace them."""
     from vllm import LLM
 
-    return LLM(
-        model=model,
-        enforce_eager=True,
-        max_model_len=512,
-        max_num_seqs=8,
-        gpu_memory_utilization=0.2,
-        seed=0,
-        **options,
-    )
+    usual = {
+        "enforce_eager": True,
+        "max_model_len": 512,
+        "max_num_seqs": 8,
+        "gpu_memory_utilization": 0.2,
+        "seed": 0,
+    }
+    return LLM(model=model, **{**usual, **options})
 
 
 def generate(llm: Any, prompts: list[str], tokens: int) -> list[list[list[float]]]:
@@ -81,23 +82,41 @@ def report(result: dict[str, Any]) -> None:
 
 
 def left_behind(worker: Any) -> list[str]:
-    """What still stands on modules, the runner or classes after a window: nothing, one hopes."""
-    import vllm.v1.utils as utils
-    from vllm.model_executor.layers.fused_moe.modular_kernel import FusedMoEKernelModularImpl
-    from vllm.model_executor.layers.fused_moe.router.base_router import BaseRouter
-
-    found = [name for name, module in worker.get_model().named_modules() if "forward" in vars(module)]
-    found += [name for name in ("execute_model", "sample_tokens") if name in vars(worker.model_runner)]
-    found += [name for name in ("execute_dummy_batch",) if name in vars(worker)]
-    found += [
-        f"{cls.__name__}.{name}"
-        for cls in (FusedMoEKernelModularImpl, *BaseRouter.__mro__)
-        for name, value in vars(cls).items()
-        if "vime_otel" in str(getattr(getattr(value, "__code__", None), "co_filename", ""))
+    """What still stands on modules, the runner, classes or vLLM's own modules after a window: nothing, one hopes."""
+    runner = worker.model_runner
+    models = [worker.get_model(), getattr(getattr(runner, "drafter", None), "model", None)]
+    found = [
+        name
+        for model in models
+        for name, module in (model.named_modules() if hasattr(model, "named_modules") else ())
+        if "forward" in vars(module)
     ]
-    if "vime_otel" in str(getattr(utils._PROFILER_FUNC, "__module__", "")):
-        found.append("_PROFILER_FUNC")
+    found += [name for name in ("execute_model", "sample_tokens") if name in vars(runner)]
+    found += [name for name in ("execute_dummy_batch",) if name in vars(worker)]
+    for place in {place for target in (*MOE_PHASES, *RUNNER_METHODS, *AROUND_FORWARD) for place in target.places}:
+        class_name, _, name = place.path.rpartition(".")
+        holder = sys.modules.get(place.module)
+        if class_name:
+            holder = getattr(holder, class_name, None)
+        names = (name, "__call__") if name == "forward" else (name,)
+        found += [f"{owner}.{each}" for owner in _with_subclasses(holder) for each in names if _is_ours(owner, each)]
+    for module, name in (("vllm.v1.utils", "_PROFILER_FUNC"), ("vllm.forward_context", "create_forward_context")):
+        if _is_ours(sys.modules[module], name):
+            found.append(name)
     return found
+
+
+def _with_subclasses(holder: Any) -> list[Any]:
+    """A module by itself; a class with what it inherits from and all that inherit from it."""
+    if not isinstance(holder, type):
+        return [] if holder is None else [holder]
+    below = [cls for sub in holder.__subclasses__() for cls in _with_subclasses(sub)]
+    return [*holder.__mro__, *below]
+
+
+def _is_ours(holder: Any, name: str) -> bool:
+    code = getattr(vars(holder).get(name), "__code__", None)
+    return "vime_otel" in str(getattr(code, "co_filename", ""))
 
 
 def rank_of(worker: Any) -> int:
