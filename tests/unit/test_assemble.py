@@ -191,3 +191,14 @@ def test_a_rank_that_works_inside_the_engines_process_gets_its_own_time() -> Non
     log = rank((EXECUTE, 100, 800), (EXECUTE, 900, 1500), starts=[0, 3])
     first, second = assemble(window(log, steps=steps))
     assert (first.row.interval_ns, second.row.interval_ns) == (800, 900)
+
+
+def test_a_rank_that_nobody_waits_for_may_sample_after_the_step_and_counts_all_of_it() -> None:
+    step = only(window(rank((EXECUTE, 1200, 1500), (SAMPLE, 1980, 2100), (MLP, 2200, 2300))))
+    (part,) = step.rank_parts
+    totals = dict(zip(part.totals.stacks, part.totals.inclusive_ns, strict=True))
+    assert totals == {"step;execute_model": 300, "step;sample_tokens": 120}
+    assert [(span.name, span.duration_ns, span.counted_ns) for span in part.spans] == [
+        ("execute_model", 300, None),
+        ("sample_tokens", 20, 120),
+    ]

@@ -268,7 +268,7 @@ def test_an_engine_that_refuses_keeps_nobody_waiting(
     assert recorder.status.phase == "refused"
     assert not (directory / "recording.json").exists()
     (record,) = caplog.records
-    assert "nothing was recorded on this engine: a worker of this engine has no recorder" in record.getMessage()
+    assert "there are no files of this engine: a worker of this engine has no recorder" in record.getMessage()
 
 
 def test_engines_of_a_lockstep_group_wait_for_each_other(
@@ -313,3 +313,18 @@ def test_a_directory_that_can_not_be_used_is_told_once_and_tried_again(
     (record,) = caplog.records
     assert "can't use VIME_OTEL_DIR" in record.getMessage()
     assert record.exc_info is None
+
+
+def test_an_exporter_that_fails_leaves_no_start_file_behind(
+    recorder: EngineRecorder, file_door: FileDoor, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setenv("PYTHONPATH", str(tmp_path / "nothing"))
+    (tmp_path / "nothing" / "pickle.py").parent.mkdir()
+    (tmp_path / "nothing" / "pickle.py").write_text("raise RuntimeError('no pickle here')")
+    directory = tmp_path / "dir"
+    until(directory.is_dir)
+    (directory / "start").write_text("1")
+    drive(recorder, 1)
+    until(lambda: not (directory / "start").exists())
+    assert recorder.status.phase == "failed"
+    assert "no pickle here" in str(recorder.status.reason)

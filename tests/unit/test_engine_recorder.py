@@ -407,3 +407,11 @@ def test_a_rank_without_memory_for_a_forced_eager_run_refuses_it(recorder: Engin
     step(recorder)
     assert (recorder.status.phase, recorder.status.reason) == ("refused", "rank 1: 500 MiB are free")
     assert [method for method, _ in port.calls] == ["vime_otel_check"]
+
+
+def test_a_rank_that_has_no_device_events_refuses_them(recorder: EngineRecorder, port: FakePort) -> None:
+    port.check_answers = [{"errors": ["it needs a GPU"]}, {"errors": []}]
+    recorder.submit(Command("r1", 2, timing="events"), lambda window: None)
+    step(recorder)
+    assert (recorder.status.phase, recorder.status.reason) == ("refused", "rank 0: it needs a GPU")
+    assert port.calls == [("vime_otel_check", ("events", False, 1024))]

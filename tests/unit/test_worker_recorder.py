@@ -219,11 +219,27 @@ def test_a_step_says_how_it_was_run_and_what_is_said_first_counts(hooks: FakeHoo
 
 
 def test_a_forced_eager_run_is_refused_where_memory_is_short(recorder: WorkerRecorder) -> None:
-    assert recorder.check(True, 400) == {"errors": []}
-    assert recorder.check(False, 1024) == {"errors": []}
-    (error,) = recorder.check(True, 1024)["errors"]
+    assert recorder.check("sync", True, 400) == {"errors": []}
+    assert recorder.check("sync", False, 1024) == {"errors": []}
+    (error,) = recorder.check("sync", True, 1024)["errors"]
     assert "500 MiB of device memory are free" in error
     assert "VIME_OTEL_MIN_FREE_MIB" in error
+
+
+def test_device_events_are_refused_without_a_device(hooks: FakeHooks, recorder: WorkerRecorder) -> None:
+    assert recorder.check("events", False, 0) == {"errors": []}
+    hooks.device_sync = lambda: None  # type: ignore[method-assign,assignment,return-value]
+    (error,) = recorder.check("events", False, 0)["errors"]
+    assert "needs a GPU" in error
+
+
+def test_a_dummy_batch_takes_the_place_of_the_step_that_is_discarded(
+    hooks: FakeHooks, recorder: WorkerRecorder
+) -> None:
+    recorder.arm(WorkerOrder(None, "host", force_eager=True))
+    recorder.keeping_company(lambda: None)()
+    steps(hooks, 2)
+    assert taken(recorder.take()) == (4, [0, 6])
 
 
 def test_events_give_every_span_its_times_on_the_device(hooks: FakeHooks, recorder: WorkerRecorder) -> None:

@@ -137,7 +137,8 @@ def flatten(
     """The spans below `parent`, parents before their children.
 
     `ticks_to_unix_nano` is added to the log's ticks; a span is cut to its parent's times (clocks
-    of different hosts agree only so far). One of `span_ids` is taken for each span.
+    of different hosts agree only so far), but counts its whole length. One of `span_ids` is taken
+    for each span.
     """
     ids = iter(span_ids)
     spans: list[Span] = []
@@ -147,6 +148,9 @@ def flatten(
         frame = names.frames[node.frame]
         start = min(max(node.start + ticks_to_unix_nano, above.start_unix_nano), above.end_unix_nano)
         end = max(min(node.end + ticks_to_unix_nano, above.end_unix_nano), start)
+        counted_ns = node.counted_ns
+        if counted_ns is None and end - start != node.end - node.start:
+            counted_ns = node.end - node.start
         span = Span(
             frame.name,
             frame.module,
@@ -155,7 +159,7 @@ def flatten(
             end,
             next(ids),
             above.span_id,
-            node.counted_ns,
+            counted_ns,
             node.host and (node.host[0] + ticks_to_unix_nano, node.host[1] + ticks_to_unix_nano),
         )
         spans.append(span)

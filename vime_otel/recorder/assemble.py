@@ -17,6 +17,7 @@ from .window import EngineStep, RankLog, Window
 
 ENGINE_FRAMES = (Frame("schedule"), Frame("wait"), Frame("update_from_output"))
 _SCHEDULE, _WAIT, _UPDATE = range(3)
+_STEP_FRAMES = ("execute_model", "sample_tokens")
 
 Stretch = tuple[int, int]
 """Begin and end in ticks of the engine's clock."""
@@ -82,16 +83,20 @@ class _Rank:
         self.to_engine = self.shift - window.clock.ticks_to_unix_nano
 
     def outermost(self, step: EngineStep) -> list[Node]:
-        """The trees of a step, less what lies outside of it."""
+        """The trees of a step. What lies outside of it belongs to it only as far as it is the rank's part of a step.
+
+        A rank that the engine does not wait for may be at that later.
+        """
         if step.position is None or step.position + 1 >= len(self._bounds):
             return []
         start, end = self._bounds[step.position], self._bounds[step.position + 1]
         device = self._device[start // ENTRY * 2 : end // ENTRY * 2]
         nodes = rebuild(self._entries[start:end], device)
-        shift = self.to_engine
-        return [
-            node for node in nodes if node.start + shift < step.update_end and node.end + shift > step.schedule_start
-        ]
+        return [node for node in nodes if self._is_of(step, node)]
+
+    def _is_of(self, step: EngineStep, node: Node) -> bool:
+        inside = node.start + self.to_engine < step.update_end and node.end + self.to_engine > step.schedule_start
+        return inside or self.names.frames[node.frame].name in _STEP_FRAMES
 
     def stretches(self, nodes: Iterable[Node]) -> list[Stretch]:
         """When the rank was at work."""

@@ -326,8 +326,9 @@ class EngineRecorder:
                     " and VIME_OTEL_COLLECTOR or VIME_OTEL_DIR set in their environment"
                 )
             self._workers_checked = True
-        if self._forced(command):
-            answers = self.port.call_workers("vime_otel_check", True, self.port.min_free_mib)
+        forced = self._forced(command)
+        if forced or command.timing == "events":
+            answers = self.port.call_workers("vime_otel_check", command.timing, forced, self.port.min_free_mib)
             errors = [text for rank, answer in enumerate(answers) for text in _told(rank, answer)]
             if errors:
                 return "; ".join(errors)

@@ -61,7 +61,8 @@ class FileDoor(Door):
     def export(self, window: Window) -> str | None:
         """Write the window into the directory, and the merged files if this engine is the last."""
         error = run_exporter(window, {"directory": str(self._directory), "start": self._acted_on})
-        self._exported = self._acted_on
+        if error is None:
+            self._exported = self._acted_on
         return error
 
     def _look(self, shared: SharedDirectory) -> None:
@@ -94,7 +95,7 @@ class FileDoor(Door):
         elif self.recorder.status.position is not None and self._agreed != start.key:
             self._agree(shared, start.key)
         elif self._gave_up(start.key):
-            logger.warning("vime-otel: nothing was recorded on this engine: %s", self.recorder.status.reason)
+            logger.warning("vime-otel: there are no files of this engine: %s", self.recorder.status.reason)
             with shared.locked():
                 shared.mark_done(start.key)
             self._exported = start.key
@@ -103,7 +104,7 @@ class FileDoor(Door):
             run_exporter(None, {"directory": str(self._directory), "start": start.key})
 
     def _gave_up(self, key: str) -> bool:
-        """Whether this engine refused or failed without a window that would be written."""
+        """Whether this engine refused or failed, and will write nothing."""
         status = self.recorder.status
         return status.recording == key != self._exported and status.phase in ("refused", "failed")
 

@@ -134,16 +134,31 @@ _EVENTS = (
 )
 
 
-def _told(method: Callable[..., Any], name: str, watcher: EngineRecorder) -> Callable[..., Any]:
-    @functools.wraps(method)  # vLLM reads the signature to decode a remote call's arguments
-    def told(*args: Any, **kwargs: Any) -> Any:
-        try:
-            watcher.on_event(_event_name(name, *args))
-        except Exception as error:  # noqa: BLE001 - never into the engine
-            watcher.watch_failed(error)
-        return method(*args, **kwargs)
+class _Events:
+    """Tells a recorder of calls from outside; those that they make among themselves are not told."""
 
-    return told
+    def __init__(self, watcher: EngineRecorder):
+        self._watcher = watcher
+        self._inside = False
+
+    def telling(self, method: Callable[..., Any], name: str) -> Callable[..., Any]:
+        """`method`, told of as `name`."""
+
+        @functools.wraps(method)  # vLLM reads the signature to decode a remote call's arguments
+        def told(*args: Any, **kwargs: Any) -> Any:
+            if self._inside:
+                return method(*args, **kwargs)
+            try:
+                self._watcher.on_event(_event_name(name, *args))
+            except Exception as error:  # noqa: BLE001 - never into the engine
+                self._watcher.watch_failed(error)
+            self._inside = True
+            try:
+                return method(*args, **kwargs)
+            finally:
+                self._inside = False
+
+        return told
 
 
 def _event_name(name: str, first: Any = None, *others: Any) -> str:
@@ -218,10 +233,11 @@ class EnginePort:
 
         patches.set(scheduler, "schedule", watched_schedule)
         patches.set(scheduler, "update_from_output", watched_update)
+        events = _Events(watcher)
         for name in _EVENTS:
             method = getattr(self._engine, name, None)
             if method is not None:
-                patches.set(self._engine, name, _told(method, name, watcher))
+                patches.set(self._engine, name, events.telling(method, name))
         if self.lockstep() is None:
             return
         dummy = self._engine.execute_dummy_batch

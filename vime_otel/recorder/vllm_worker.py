@@ -19,10 +19,10 @@ from .worker import WorkerRecorder
 _GRAPHS = {"FULL": "full_graph", "PIECEWISE": "piecewise"}
 
 
-def check_worker(worker: Any, force_eager: bool, min_free_mib: float) -> dict[str, Any]:
+def check_worker(worker: Any, timing: str, force_eager: bool, min_free_mib: float) -> dict[str, Any]:
     """RPC method of every worker: whether it could be armed so. Never raises."""
     try:
-        answer: dict[str, Any] = _recorder_of(worker).check(force_eager, min_free_mib)
+        answer: dict[str, Any] = _recorder_of(worker).check(timing, force_eager, min_free_mib)
     except Exception as error:  # noqa: BLE001 - see recorder.worker
         return {"errors": [f"checking failed: {error!r}"]}
     return answer
@@ -114,7 +114,7 @@ class WorkerHooks:
         patches.set(runner, "execute_model", execute_model)
         dummy = getattr(self._worker, "execute_dummy_batch", None)
         if dummy is not None:
-            patches.set(self._worker, "execute_dummy_batch", recorder.discarding(dummy))
+            patches.set(self._worker, "execute_dummy_batch", recorder.keeping_company(dummy))
 
     # -- for the steps that are recorded ---------------------------------------------------------
 

@@ -72,10 +72,14 @@ class WorkerRecorder:
         self._discarding = False
         self._in_step = False
 
-    def check(self, force_eager: bool, min_free_mib: float) -> dict[str, Any]:
+    def check(self, timing: str, force_eager: bool, min_free_mib: float) -> dict[str, Any]:
         """Whether this rank could be armed so. Answers {"errors": [text]}."""
         errors = []
         try:
+            if timing == "events" and self._hooks.device_sync() is None:
+                errors.append(
+                    "timing `events` needs a GPU, and this rank runs on the CPU; record with `sync` or `host`"
+                )
             free = self._hooks.free_memory_mib() if force_eager else None
             if free is not None and free < min_free_mib:
                 errors.append(
@@ -178,6 +182,16 @@ class WorkerRecorder:
         """How the step under way runs; the first word counts (a drafter may run otherwise)."""
         if self._executions and not self._executions[-1]:
             self._executions[-1] = execution
+
+    def keeping_company(self, function: Callable[..., Any]) -> Callable[..., Any]:
+        """A dummy batch, made for the rank's lockstep group: no step, though the group counts it as one."""
+        discarded = self.discarding(function)
+
+        def dummy(*args: Any, **kwargs: Any) -> Any:
+            self._discarding = False
+            return discarded(*args, **kwargs)
+
+        return dummy
 
     def discarding(self, function: Callable[..., Any]) -> Callable[..., Any]:
         """`function` with what it records thrown away: warm-ups and dummy batches are no steps."""

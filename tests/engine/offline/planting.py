@@ -36,8 +36,8 @@ def plant_in_arm(worker: Any) -> None:
     def fail(*args: Any) -> None:
         raise RuntimeError("planted in arm")
 
-    worker._planted = internals.WorkerHooks._hook_runner
-    internals.WorkerHooks._hook_runner = fail  # type: ignore[method-assign]
+    worker._planted = internals.WorkerHooks._hook_dispatch
+    internals.WorkerHooks._hook_dispatch = fail  # type: ignore[method-assign]
 
 
 def plant_in_take(worker: Any) -> None:
@@ -62,7 +62,7 @@ def pull_out(worker: Any) -> None:
     planted = vars(worker).pop("_planted", None)
     if planted is None:
         return
-    if getattr(planted, "__name__", "") == "_hook_runner":
-        internals.WorkerHooks._hook_runner = planted  # type: ignore[method-assign]
+    if getattr(planted, "__name__", "") == "_hook_dispatch":
+        internals.WorkerHooks._hook_dispatch = planted  # type: ignore[method-assign]
     else:
         setattr(recorder, planted.__name__, planted)
