@@ -101,7 +101,11 @@ class FileDoor(Door):
             self._exported = start.key
         elif self._exported == start.key and shared.all_done(start.key):
             # Others that were waited for are gone: what there is gets merged.
-            run_exporter(None, {"directory": str(self._directory), "start": start.key})
+            error = run_exporter(None, {"directory": str(self._directory), "start": start.key})
+            if error is not None:
+                logger.warning("vime-otel could not merge what the engines wrote: %s", error)
+                with shared.locked():
+                    shared.remove_start(start.key)
 
     def _gave_up(self, key: str) -> bool:
         """Whether this engine refused or failed, and will write nothing."""

@@ -12,8 +12,8 @@ def plant_in_wrapper(worker: Any) -> None:
     import vime_otel.recorder.worker as recorder
 
     class FailingLog(recorder.EventLog):
-        def __init__(self, *args: Any) -> None:
-            super().__init__(*args)
+        def __init__(self, *args: Any, **options: Any) -> None:
+            super().__init__(*args, **options)
             real, calls = self.clock, iter(range(10**9))
 
             def clock() -> int:
