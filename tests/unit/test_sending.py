@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import array
 from collections import Counter, defaultdict
+from dataclasses import replace
 from typing import Any
 
 import pytest
@@ -19,6 +20,7 @@ from vime_otel.data.otlp import CLOSING_EVENT, MAX_REQUEST_BYTES, STEP_EVENT, pl
 from vime_otel.recorder.send import send_to_collector
 from vime_otel.recorder.send_otlp import send_to_environment
 from vime_otel.recorder.window import Clock, Command, EngineStep, RankLog, StepCounts, Window
+from vime_otel.recorder.write_directory import merge, to_recording
 
 STEP_TICKS = 1_000_000
 FRAMES = [("execute_model", ""), *((f"module_{n}:SomeModuleOfSomeModel", f"model.layers.{n}") for n in range(200))]
@@ -204,3 +206,20 @@ def test_resource_attributes_of_the_user_are_honoured(monkeypatch: pytest.Monkey
         monkeypatch.setenv("OTEL_EXPORTER_OTLP_ENDPOINT", sink.endpoint)
         send_to_environment(window(steps=1, spans=1))
     assert {(resource["service.name"], resource["team"]) for resource, _ in sink.spans()} == {("rollout", "rl")}
+
+
+def test_a_folder_tells_of_spans_that_a_full_log_dropped() -> None:
+    recorded = window(3, 4)
+    (first, second) = recorded.ranks
+    folded = replace(first, folded={1: [((0,), 5, 1), ((0, 0), 3, 4)]})
+    header = to_recording(replace(recorded, ranks=[folded, second])).header
+    whole = to_recording(recorded).header
+    assert whole["spans"]["dropped"] == 0
+    assert header["spans"]["dropped"] == 5
+    assert header["spans"]["received"] < whole["spans"]["received"]
+    assert (
+        merge([to_recording(recorded), to_recording(replace(recorded, ranks=[folded, second]))]).header["spans"][
+            "dropped"
+        ]
+        == 5
+    )

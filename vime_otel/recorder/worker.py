@@ -66,6 +66,7 @@ class WorkerRecorder:
         self._packed = array.array("q")
         self._starts: list[int] = []
         self._folded: dict[int, list[tuple[tuple[int, ...], int, int]]] = {}
+        self._paths: dict[tuple[int, ...], tuple[int, ...]] = {}
         self._executions: list[str] = []
         self._device: DeviceClock | None = None
         self._sync_ns = 0.0
@@ -235,7 +236,9 @@ class WorkerRecorder:
     def _fold_step(self, log: EventLog) -> None:
         started = log.clock()
         outermost = rebuild(log.entries)
-        self._folded[len(self._starts) - 1] = [(path, *totals) for path, totals in fold(outermost).items()]
+        self._folded[len(self._starts) - 1] = [
+            (self._paths.setdefault(path, path), *totals) for path, totals in fold(outermost).items()
+        ]
         for node in outermost:
             self._packed.extend((node.frame, node.start, node.end))
         log.entries.clear()

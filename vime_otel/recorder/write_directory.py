@@ -61,6 +61,7 @@ def to_recording(window: Window) -> Recording:
         totals += [part.totals for part in step.parts]
     reasons = list(dict.fromkeys(window.reasons))
     made = sum(part.spans_made for part in totals)
+    dropped = sum(part.spans_dropped for part in totals)
     engine = window.engine
     header = _header(
         window.command.recording,
@@ -81,7 +82,7 @@ def to_recording(window: Window) -> Recording:
             }
         ],
         {name: getattr(window.command, name) for name in _ASKED},
-        made,
+        {"expected": made - dropped, "received": made - dropped, "duplicate": 0, "dropped": dropped},
         len(totals),
         engine["vime_otel_version"],
     )
@@ -97,7 +98,7 @@ def merge(parts: list[Recording]) -> Recording:
         list(dict.fromkeys(reason for h in headers for reason in h["reasons"])),
         [engine for h in headers for engine in h["engines"]],
         headers[0]["asked"],
-        sum(h["spans"]["expected"] for h in headers),
+        {name: sum(h["spans"][name] for h in headers) for name in headers[0]["spans"]},
         sum(h["totals"]["expected"] for h in headers),
         headers[0]["versions"]["vime_otel"],
     )
@@ -111,7 +112,7 @@ def _header(
     reasons: list[str],
     engines: list[dict[str, Any]],
     asked: dict[str, Any],
-    spans: int,
+    spans: dict[str, int],
     totals: int,
     version: str,
 ) -> dict[str, Any]:
@@ -126,7 +127,7 @@ def _header(
         "timing": asked["timing"],
         "pause_ms": max((engine["pause_ms"] for engine in engines), default=0.0),
         "engines": engines,
-        "spans": {"expected": spans, "received": spans, "duplicate": 0, "dropped": 0},
+        "spans": spans,
         "totals": {"expected": totals, "received": totals, "duplicate": 0},
         "versions": {"vime_otel": version, "vllm": sorted({engine["vllm_version"] for engine in engines})},
     }
