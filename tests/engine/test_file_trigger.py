@@ -110,7 +110,6 @@ def test_spans_say_by_themselves_where_they_belong(outcome: Outcome) -> None:
     frames = {stack.rpartition(";")[2]: names for stack, names in stacks.items() if stack != "step"}
     assert all(names == {unescape_frame(frame)} for frame, names in frames.items())
     moe = f"{MODEL_STACK};mlp:Qwen3MoeSparseMoeBlock;experts:MoERunner"
-    experts = f"{moe};quant_method:UnquantizedFusedMoEMethod"
     assert {
         "step;schedule",
         "step;wait",
@@ -121,11 +120,10 @@ def test_spans_say_by_themselves_where_they_belong(outcome: Outcome) -> None:
         "step;sample_tokens;sample;my phase%3B mine",
         f"{MODEL_STACK};self_attn:Qwen3MoeAttention;attn:Attention",
         f"{MODEL_STACK};input_layernorm:RMSNorm",
-        f"{moe};moe.route",
-        f"{experts};moe.dispatch",
-        f"{experts};moe.experts",
-        f"{experts};moe.combine",
     } <= set(stacks)
+    # What lies between them and the layer's module differs from release to release.
+    phases = {stack.rpartition(";")[2] for stack in stacks if stack.startswith(f"{moe};")}
+    assert {"moe.route", "moe.dispatch", "moe.experts", "moe.combine"} <= phases
 
 
 def test_module_spans_carry_the_modules_path(outcome: Outcome) -> None:

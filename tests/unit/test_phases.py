@@ -14,7 +14,7 @@ import pytest
 from vime_otel.recorder.eventlog import EventLog
 from vime_otel.recorder.patches import HookTargets, Patches
 from vime_otel.recorder.vllm_phases import hook_moe_phases, hook_scopes
-from vime_otel.recorder.vllm_targets import GPU_V2, MOE_PHASES, RUNNER_METHODS
+from vime_otel.recorder.vllm_targets import AROUND_FORWARD, GPU_V2, MOE_PHASES, RUNNER_METHODS
 
 MOE = "vllm.model_executor.layers.fused_moe"
 
@@ -24,7 +24,7 @@ Install = Callable[..., None]
 @pytest.fixture
 def install(monkeypatch: pytest.MonkeyPatch) -> Install:
     """`install(module, name=value, …)` makes a module of vLLM; those that no test makes do not exist."""
-    for target in (*MOE_PHASES, *RUNNER_METHODS):
+    for target in (*MOE_PHASES, *RUNNER_METHODS, *AROUND_FORWARD):
         for place in target.places:
             monkeypatch.setitem(sys.modules, place.module, None)
 
@@ -290,3 +290,53 @@ def test_the_parts_of_the_v2_runner_are_shown_beside_vllms_scopes(install: Insta
     assert [log.frames[number].name for number in log.entries[::3]] == ["prepare_inputs", "sample"]
     assert targets.found == ["runner.prepare_inputs", "runner.sample"]
     assert targets.missing == ["runner.update_states", "runner.prepare_attn", "runner.postprocess", "scopes"]
+
+
+def test_entering_and_leaving_the_forward_context_are_spans_and_its_body_is_not(install: Install) -> None:
+    class Context:
+        def __enter__(self) -> str:
+            return "entered"
+
+        def __exit__(self, *exc: Any) -> bool:
+            return exc[0] is KeyError
+
+    module = "vllm.v1.worker.gpu_model_runner"
+    install(module, set_forward_context=lambda metadata: Context())
+    install("vllm.v1.utils")
+    log, patches, targets = EventLog(pytest.fail, clock=iter(range(9)).__next__), Patches(), HookTargets()
+    hook_scopes(log, patches, targets)
+    with sys.modules[module].set_forward_context("metadata") as entered:
+        log.clock()
+        raise KeyError("the context takes it")
+    patches.restore()
+    assert entered == "entered"
+    frame = log.frame_number("forward_context")
+    assert log.entries == [frame, 0, 1, frame, 3, 4]
+    assert "runner.forward_context" in targets.found
+
+
+def test_the_order_of_shared_experts_without_a_stream_is_asked_for_once(install: Install) -> None:
+    asked = []
+
+    class SharedExperts:
+        _stream = None
+
+        def _determine_shared_experts_order(self, x: int) -> Order:
+            asked.append(x)
+            return NOW
+
+        def apply(self, shared_experts_input: int, order: Order) -> None:
+            pass
+
+        def maybe_forward_async(self, shared_experts_input: int) -> bool:
+            return False
+
+    install(f"{MOE}.runner.shared_experts", SharedExperts=SharedExperts)
+    shared = SharedExperts()
+    with Recorded() as recorded:
+        for batch in range(3):
+            shared.maybe_forward_async(batch)
+            shared.apply(batch, LATER)
+            shared.apply(batch, NOW)
+    assert asked == [0]
+    assert recorded.frames == {"moe.shared_experts": 3}

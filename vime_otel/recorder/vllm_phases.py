@@ -13,7 +13,7 @@ from weakref import WeakKeyDictionary
 
 from .eventlog import EventLog
 from .patches import HookTargets, Patches
-from .vllm_targets import GPU_V2, MOE_PHASES, RUNNER_METHODS, Place, Target
+from .vllm_targets import AROUND_FORWARD, GPU_V2, MOE_PHASES, RUNNER_METHODS, Place, Target
 
 # vLLM's own scopes in the model runner become frames, but for the one around the model's forward:
 # the model's own frame stands there already.
@@ -24,7 +24,7 @@ _SKIPPED_SCOPES = ("forward",)
 def hook_moe_phases(log: EventLog, patches: Patches, targets: HookTargets) -> None:
     """Record the phases of every MoE layer, by whatever of vLLM's layouts is there.
 
-    `moe.route`, `moe.dispatch`, `moe.experts`, `moe.combine`, `moe.shared_experts`, `moe.reduce`.
+    `moe.pad`, `moe.route`, `moe.dispatch`, `moe.experts`, `moe.combine`, `moe.shared_experts`, `moe.reduce`.
     """
     _hook("moe", MOE_PHASES, log, patches, targets)
 
@@ -32,8 +32,10 @@ def hook_moe_phases(log: EventLog, patches: Patches, targets: HookTargets) -> No
 def hook_scopes(log: EventLog, patches: Patches, targets: HookTargets) -> None:
     """Record the parts of the model runner: preprocess, sample, draft, bookkeep and the like.
 
-    The V1 runners have scopes of vLLM's own for them, the V2 runner has methods.
+    The V1 runners have scopes of vLLM's own for them, the V2 runner has methods; around the model's forward
+    there are parts with neither.
     """
+    _hook("forward", AROUND_FORWARD, log, patches, targets)
     if GPU_V2 in sys.modules:
         _hook("runner", RUNNER_METHODS, log, patches, targets)
     utils = import_module("vllm.v1.utils")
@@ -53,6 +55,25 @@ def hook_scopes(log: EventLog, patches: Patches, targets: HookTargets) -> None:
 
     patches.set(utils, "_PROFILER_FUNC", scope)
     targets.found.append("scopes")
+
+
+class _TimedEnds:
+    """A context manager of which entering and leaving are a span each, its body is not."""
+
+    __slots__ = ("_frame", "_inner", "_log")
+
+    def __init__(self, log: EventLog, frame: str, inner: Any):
+        self._log = log
+        self._frame = frame
+        self._inner = inner
+
+    def __enter__(self) -> Any:
+        with self._log.span(self._frame):
+            return self._inner.__enter__()
+
+    def __exit__(self, *exc: Any) -> Any:
+        with self._log.span(self._frame):
+            return self._inner.__exit__(*exc)
 
 
 class _Both:
@@ -100,7 +121,13 @@ def _phases(wanted: Iterable[Target], log: EventLog) -> Iterator[tuple[str, list
     for target in wanted:
         condition = _CONDITIONS.get(target.name)
         found = [
-            (holder, attribute, _phase(log, function, target.frame, open_frames, condition))
+            (
+                holder,
+                attribute,
+                _context(log, function, target.frame)
+                if target.is_context
+                else _phase(log, function, target.frame, open_frames, condition),
+            )
             for place in target.places
             for holder, attribute, function in _holders(place, target.optional)
         ]
@@ -158,6 +185,15 @@ def _phase(
     return functools.wraps(function)(phase)
 
 
+def _context(log: EventLog, function: Callable[..., Any], frame: str) -> Callable[..., Any]:
+    """`function`, whose context managers record as `frame` how long entering and leaving take."""
+
+    def context(*args: Any, **kwargs: Any) -> _TimedEnds:
+        return _TimedEnds(log, frame, function(*args, **kwargs))
+
+    return functools.wraps(function)(context)
+
+
 def _holds(condition: Callable[..., bool], args: tuple[Any, ...], kwargs: dict[str, Any]) -> bool:
     try:
         return condition(*args, **kwargs)
@@ -176,11 +212,26 @@ def _has_own_kernel(quant_method: Any, *_: Any, **__: Any) -> bool:
     return getattr(getattr(quant_method, "moe_kernel", None), "impl", None) is None
 
 
+# Asking for the order costs more than a span. Without a stream it is the layer's own, whatever the batch.
+_orders: WeakKeyDictionary[Any, Any] = WeakKeyDictionary()
+
+
 def _runs_now(shared: Any, shared_experts_input: Any, order: Any) -> bool:
-    return bool(order == shared._determine_shared_experts_order(shared_experts_input))
+    actual = _orders.get(shared)
+    if actual is None:
+        actual = shared._determine_shared_experts_order(shared_experts_input)
+        if not _has_stream(shared):
+            _orders[shared] = actual
+    return bool(order == actual)
+
+
+def _has_stream(shared: Any) -> bool:
+    return getattr(shared, "_stream", shared) is not None
 
 
 def _runs_ahead(shared: Any, shared_experts_input: Any) -> bool:
+    if not _has_stream(shared):
+        return False
     return bool(shared._determine_shared_experts_order(shared_experts_input).name == "MULTI_STREAM_OVERLAPPED")
 
 

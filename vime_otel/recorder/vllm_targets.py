@@ -28,7 +28,8 @@ class Target:
     What a recording's header lists as found or missing has the same `name` there, but for the `(V1)`, `(V2)` or `(CPU)`
     that tells which model runner a row is about.
     Any one of the `places` will do: layouts differ between releases and model runners. What is `optional` belongs to
-    some releases or set-ups only; where it is absent, nothing is lost. `frame` is what its calls are recorded as.
+    some releases or set-ups only; where it is absent, nothing is lost. `frame` is what its calls are recorded as;
+    what `is_context` gives a context manager, and entering and leaving that are recorded.
     """
 
     name: str
@@ -36,6 +37,7 @@ class Target:
     places: tuple[Place, ...]
     optional: bool = False
     frame: str = ""
+    is_context: bool = False
 
 
 _CORE = "vllm.v1.engine.core"
@@ -46,6 +48,7 @@ _CONTEXT = "vllm.forward_context"
 _GPU_V1 = "vllm.v1.worker.gpu_model_runner"
 GPU_V2 = "vllm.v1.worker.gpu.model_runner"
 _CPU_RUNNER = "vllm.v1.worker.cpu_model_runner"
+_MODEL_STATE = "vllm.v1.worker.gpu.model_states.interface"
 _MOE = "vllm.model_executor.layers.fused_moe"
 _KERNEL = f"{_MOE}.modular_kernel"
 _RUNNER = f"{_MOE}.runner.moe_runner"
@@ -140,6 +143,25 @@ CONFIGURATION = (
     _one("CompilationConfig.mode", "compiled or eager", "vllm.config.compilation", "CompilationConfig.mode"),
 )
 
+# What is done around the model's forward and is in none of vLLM's scopes.
+AROUND_FORWARD = (
+    Target(
+        "runner.forward_context",
+        "layers are told of the batch",
+        (Place(_GPU_V1, "set_forward_context"), Place(GPU_V2, "set_forward_context")),
+        optional=True,
+        frame="forward_context",
+        is_context=True,
+    ),
+    Target(
+        "runner.padding_mask",
+        "tokens that only fill a batch up are marked (V1)",
+        (Place(_GPU_V1, "GPUModelRunner._prepare_padding_mask"),),
+        optional=True,
+        frame="padding_mask",
+    ),
+)
+
 WORKER = (
     _one("WorkerBase", "workers get the recorder's methods", "vllm.v1.worker.worker_base", "WorkerBase"),
     _one(
@@ -170,22 +192,33 @@ WORKER = (
         "name",
     ),
     _one("scopes: _PROFILER_FUNC", "where they are taken from", "vllm.v1.utils", "_PROFILER_FUNC"),
+    *AROUND_FORWARD,
 )
 
 # Methods of the V2 runner, which has no scopes of vLLM's own.
 RUNNER_METHODS = tuple(
-    Target(
-        f"runner.{frame}",
-        "a part of a worker's step (V2)",
-        tuple(Place(GPU_V2, f"GPUModelRunner.{method}") for method in methods),
-        frame=frame,
-    )
-    for frame, methods in (
-        ("update_states", ("finish_requests", "free_states", "add_requests", "update_requests")),
-        ("prepare_inputs", ("prepare_inputs",)),
-        ("prepare_attn", ("prepare_attn",)),
-        ("sample", ("sample",)),
-        ("postprocess", ("postprocess", "postprocess_sampled")),
+    Target(f"runner.{frame}", "a part of a worker's step (V2)", places, frame=frame)
+    for frame, places in (
+        (
+            "update_states",
+            tuple(
+                Place(GPU_V2, f"GPUModelRunner.{method}")
+                for method in ("finish_requests", "free_states", "add_requests", "update_requests")
+            ),
+        ),
+        (
+            "prepare_inputs",
+            (Place(GPU_V2, "GPUModelRunner.prepare_inputs"), Place(_MODEL_STATE, "ModelState.prepare_inputs")),
+        ),
+        (
+            "prepare_attn",
+            (Place(GPU_V2, "GPUModelRunner.prepare_attn"), Place(_MODEL_STATE, "ModelState.prepare_attn")),
+        ),
+        ("sample", (Place(GPU_V2, "GPUModelRunner.sample"),)),
+        (
+            "postprocess",
+            (Place(GPU_V2, "GPUModelRunner.postprocess"), Place(GPU_V2, "GPUModelRunner.postprocess_sampled")),
+        ),
     )
 )
 
@@ -236,6 +269,13 @@ MOE_PHASES = (
         ),
         optional=True,
         frame="moe.route",
+    ),
+    Target(
+        "moe.pad",
+        "hidden states are padded to what the kernel takes",
+        (Place(_RUNNER, "MoERunner._maybe_pad_hidden_states"),),
+        optional=True,
+        frame="moe.pad",
     ),
     Target(
         "moe.dispatch",
