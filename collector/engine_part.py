@@ -5,7 +5,9 @@ from __future__ import annotations
 from dataclasses import dataclass, field
 from typing import Any
 
-from .messages import Introduction, Position, Status
+from vime_otel.data.lockstep import Position
+
+from .messages import Introduction, Status
 from .wording import counted
 
 _OVER = frozenset({"done", "cancelled", "failed", "refused"})

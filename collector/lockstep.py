@@ -2,17 +2,14 @@
 
 from __future__ import annotations
 
-import math
 from collections.abc import Sequence
 from dataclasses import dataclass
 
-from .engine_part import EnginePart
-from .messages import Introduction, Position
-from .wording import counted
+from vime_otel.data.lockstep import Position, start_position
 
-_LEAST_LEAD_STEPS = 64
-_LEAD_SECONDS = 2.0
-"""A working group starts so far ahead that the command reaches all its engines before."""
+from .engine_part import EnginePart
+from .messages import Introduction
+from .wording import counted
 
 
 @dataclass(frozen=True)
@@ -57,18 +54,6 @@ def partial_groups(chosen: Sequence[Introduction], known: Sequence[Introduction]
         if silent or others:
             found.append(PartialGroup(engines, size, silent, tuple(sorted(others))))
     return tuple(found)
-
-
-def start_position(stands: Sequence[tuple[Position, float]]) -> Position:
-    """Where a group starts whose engines stand at these positions and make so many steps a second.
-
-    A group that is idle starts with its next step.
-    """
-    wave, step = max(position for position, _ in stands)
-    if all(position[1] == 0 for position, _ in stands):
-        return wave, step
-    ahead = math.ceil(_LEAD_SECONDS * max(per_second for _, per_second in stands))
-    return wave, step + max(_LEAST_LEAD_STEPS, ahead)
 
 
 class LockstepGroup:

@@ -8,6 +8,7 @@ from dataclasses import asdict, dataclass
 from typing import Any, TypeVar
 
 from vime_otel.data.errors import VimeOtelError
+from vime_otel.data.lockstep import Position
 from vime_otel.data.recording import KINDS
 from vime_otel.data.settings import TIMINGS
 
@@ -26,9 +27,6 @@ _MAX_INT = 2**53
 _MOST_STEPS_PER_SECOND = 1e9
 _MAX_LIST = 1000
 _T = TypeVar("_T")
-
-Position = tuple[int, int]
-"""Where a lockstep group stands: (wave, step of the wave), the same on all its engines."""
 
 
 class Invalid(VimeOtelError):

@@ -6,9 +6,10 @@ from collections.abc import Callable
 from types import SimpleNamespace
 from typing import Any
 
+from vime_otel.data.lockstep import Position
 from vime_otel.recorder.engine import EngineRecorder
 from vime_otel.recorder.patches import Patches
-from vime_otel.recorder.window import Clock, Position, RankLog, StepCounts
+from vime_otel.recorder.window import Clock, RankLog, StepCounts
 
 LOGS = [RankLog(rank, 0, 1, Clock("boot", 0, 0), [], b"", []) for rank in range(2)]
 

@@ -13,10 +13,11 @@ from standins import answer, serving_in_thread
 from test_collector_selection import FIRST, SECOND, URL, WORKERS, status
 
 from collector.engine_part import EnginePart
-from collector.lockstep import LockstepGroup, PartialGroup, groups_of, partial_groups, start_position
+from collector.lockstep import LockstepGroup, PartialGroup, groups_of, partial_groups
 from collector.messages import Introduction, RecordingRequest
 from collector.selection import select
 from vime_otel.data import otlp
+from vime_otel.data.lockstep import start_position
 from vime_otel.data.rundir import RunDirectory
 
 ENGINES = ("00000000000000a1", "00000000000000b2")

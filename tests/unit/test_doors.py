@@ -287,12 +287,13 @@ def test_engines_of_a_lockstep_group_wait_for_each_other(
         key = recorder.status.recording
         assert key is not None
         until(lambda: list((directory / ".engines").glob(f".{key}-{group}-*")))
-        assert recorder._start_at is None
+        assert recorder._waiting is not None
+        assert recorder._waiting.start is None
         assert not recorder._orders
         assert other.agree(key, group, (2, 50), members=2) == (2, 50)
         until(lambda: recorder._orders)
         recorder.run_due()
-        assert recorder._start_at == (2, 50)
+        assert recorder._waiting.start == (2, 50)
     finally:
         other.leave()
 

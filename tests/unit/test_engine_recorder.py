@@ -7,7 +7,8 @@ from types import SimpleNamespace
 import pytest
 from fake_port import LOGS, FakePort, step
 
-from vime_otel.recorder.engine import EngineRecorder, Sampling, start_position
+from vime_otel.data.lockstep import start_position
+from vime_otel.recorder.engine import EngineRecorder, Sampling
 from vime_otel.recorder.vllm_engine import EnginePort
 from vime_otel.recorder.window import Command, Window, WorkerOrder
 
@@ -325,7 +326,7 @@ def test_a_group_that_stands_idle_begins_with_its_next_wave(
     port.position = (4, 0)
     recorder.submit(Command("r1", 1, together=True), windows.append)
     recorder.run_due()
-    recorder.start_at("r1", start_position((4, 0), 0.0))
+    recorder.start_at("r1", start_position([((4, 0), 0.0)]))
     recorder.run_due()
     port.position = (5, 0)
     group.run(1)
@@ -354,7 +355,7 @@ def test_an_idle_engine_that_waits_tells_how_fast_its_group_steps(port: FakePort
         group.run(1, busy=False)
         now += 2_000_000
     assert recorder.status.steps_per_second == pytest.approx(500, rel=0.1)
-    assert start_position((0, 70), recorder.status.steps_per_second) == (0, 70 + 1000)
+    assert start_position([((0, 70), recorder.status.steps_per_second)]) == (0, 70 + 1000)
 
 
 def test_lockstep_groups_are_told_apart(monkeypatch: pytest.MonkeyPatch) -> None:

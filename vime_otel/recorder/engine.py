@@ -15,9 +15,12 @@ from collections.abc import Callable
 from dataclasses import dataclass, replace
 from typing import Any, Protocol
 
+from vime_otel.data.lockstep import Position
+
+from .lockstep import LockstepStart
 from .pace import Pace
 from .patches import Patches
-from .window import Clock, Command, EngineStep, Position, RankLog, StepCounts, Window, WorkerOrder
+from .window import Clock, Command, EngineStep, RankLog, StepCounts, Window, WorkerOrder
 
 logger = logging.getLogger("vllm.vime_otel")
 
@@ -76,19 +79,6 @@ def _drop(window: Window) -> None:
     """Nobody is there who would take it."""
 
 
-_LEAST_STEPS_AHEAD = 64
-_SECONDS_AHEAD = 2
-
-
-def start_position(here: Position, steps_per_second: float) -> Position:
-    """Where a lockstep group can begin together: far enough ahead for all its engines to hear of it.
-
-    A group that stands idle begins with its next wave's first step.
-    """
-    wave, step = here
-    return (wave, step + max(_LEAST_STEPS_AHEAD, int(_SECONDS_AHEAD * steps_per_second)) if step else 0)
-
-
 class EngineRecorder:
     """Records windows of steps on one engine, one at a time."""
 
@@ -111,10 +101,7 @@ class EngineRecorder:
         self._seen = 0
         self._positions = 0
         self._discarding = False
-        self._waiting: Command | None = None
-        self._start_at: Position | None = None
-        self._last_position: Position | None = None
-        self._since: tuple[Position, int] | None = None
+        self._waiting: LockstepStart | None = None
         self._open: dict[int, EngineStep] = {}
         self._latest: EngineStep | None = None
         self._last_update_end = 0
@@ -199,9 +186,9 @@ class EngineRecorder:
         if self._waiting is not None:
             self.due = True  # looks at every step where the group stands
             try:
-                self._look_for_start(self._waiting)
-                if stepping:
-                    self._last_position = self.port.lockstep()
+                self._wait_for_group(self._waiting)
+                if stepping and self._waiting is not None:
+                    self._waiting.step_begins()
             except Exception as error:  # noqa: BLE001 - never into the engine
                 self._fail(error)
 
@@ -311,9 +298,7 @@ class EngineRecorder:
             self.status = Status("refused", command.recording, 0, command.steps, refusal)
             return
         if command.together:
-            self._waiting, self._start_at, self._last_position, self._since = command, None, None, None
-            self.due = True
-            self._tell_position(command)
+            self._waiting = LockstepStart(command, self.port.lockstep, self._clock)
             return
         self._open_window(command, started)
 
@@ -384,37 +369,29 @@ class EngineRecorder:
 
     # -- starting with a lockstep group --------------------------------------------------------
 
-    def _tell_position(self, command: Command) -> None:
+    def _wait_for_group(self, waiting: LockstepStart) -> None:
+        """Tell where the group stands, and open the window when it has come to the start."""
+        command = waiting.command
         self.status = Status(
             "armed",
             command.recording,
             0,
             command.steps,
-            position=self.port.lockstep(),
-            steps_per_second=max(self.pace.per_second(), self._group_pace()),
+            position=waiting.position,
+            steps_per_second=max(self.pace.per_second(), waiting.steps_per_second()),
         )
-
-    def _group_pace(self) -> float:
-        """Steps a second of the lockstep group while its start is waited for; dummy batches count, too."""
-        here, now = self.port.lockstep(), self._clock()
-        if here is None:
-            return 0.0
-        (wave, step), since = self._since or (here, now)
-        if self._since is None or here == (wave, step) or here[0] != wave:
-            self._since = here, now
-            return 0.0
-        return (here[1] - step) / max(1, now - since) * 1e9
+        if waiting.is_due():
+            self._waiting = None
+            self.due = bool(self._orders)
+            self._open_window(command, self._clock())
 
     def _set_start(self, recording: str, position: Position) -> None:
         waiting = self._waiting
-        if waiting is None or waiting.recording != recording:
+        if waiting is None or waiting.command.recording != recording:
             return
-        here = self._last_position
-        if here is not None and here >= position:
-            reason = f"the command to start with the group at {position} came when it was at {here} already"
-            self._stop_waiting(waiting, reason, "failed")
-            return
-        self._start_at = position
+        too_late = waiting.begin_at(position)
+        if too_late is not None:
+            self._stop_waiting(waiting.command, too_late, "failed")
 
     def _stop_waiting(self, command: Command, reason: str, outcome: str) -> None:
         """Hand an empty window over: the others of the group may have recorded, and wait for this engine's part."""
@@ -426,17 +403,9 @@ class EngineRecorder:
         if self._deliver is not None:
             self._deliver(window)
 
-    def _look_for_start(self, command: Command) -> None:
-        here = self.port.lockstep()
-        self._tell_position(command)
-        if self._start_at is not None and here is not None and here >= self._start_at:
-            self._waiting = None
-            self.due = bool(self._orders)
-            self._open_window(command, self._clock())
-
     def _end_early(self, recording: str, reason: str, outcome: str) -> None:
-        if self._waiting is not None and self._waiting.recording == recording:
-            self._stop_waiting(self._waiting, reason, outcome)
+        if self._waiting is not None and self._waiting.command.recording == recording:
+            self._stop_waiting(self._waiting.command, reason, outcome)
             return
         window = self._window
         if window is None or window.command.recording != recording:

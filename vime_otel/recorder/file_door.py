@@ -7,9 +7,10 @@ import time
 from pathlib import Path
 
 from vime_otel.data import settings
+from vime_otel.data.lockstep import start_position
 
 from .doors import Door
-from .engine import EngineRecorder, start_position
+from .engine import EngineRecorder
 from .exporter import run_exporter
 from .shared_directory import SharedDirectory, Start
 from .window import Command, Window
@@ -121,7 +122,7 @@ class FileDoor(Door):
             self._waits_for, self._waits_until = key, time.monotonic() + GROUP_SECONDS
         # The others may be on hosts that have a directory of their own.
         members = min(engine["dp_size"], len(shared.living())) if time.monotonic() < self._waits_until else 0
-        proposal = start_position(status.position, status.steps_per_second)
+        proposal = start_position([(status.position, status.steps_per_second)])
         position = shared.agree(key, engine["dp_group"], proposal, members)
         if position is not None:
             self.recorder.start_at(key, position)

@@ -15,7 +15,7 @@ from collections.abc import Iterator
 from dataclasses import dataclass
 from pathlib import Path
 
-from .window import Position
+from vime_otel.data.lockstep import Position
 
 MAX_STEPS = 1_000_000
 _START_BYTES = 128

@@ -15,6 +15,7 @@ from typing import Any
 
 from vime_otel.data import settings
 from vime_otel.data.errors import VimeOtelError
+from vime_otel.data.lockstep import Position
 from vime_otel.version import __version__
 
 from .clock import clock_now
@@ -23,7 +24,7 @@ from .patches import Patches
 from .process import api_server, host_addresses
 from .vllm_steps import count_step
 from .vllm_worker import arm_worker, check_worker, take_worker
-from .window import Clock, Position, StepCounts
+from .window import Clock, StepCounts
 
 logger = logging.getLogger("vllm.vime_otel")
 

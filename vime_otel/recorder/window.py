@@ -6,9 +6,9 @@ from collections.abc import Mapping
 from dataclasses import dataclass, field
 from typing import Any
 
+from vime_otel.data.lockstep import Position
+
 MOST_NOTES = 20
-Position = tuple[int, int]
-"""Where a lockstep group stands: (wave, step of the wave), the same on all its engines."""
 
 
 @dataclass(frozen=True)
