@@ -29,6 +29,7 @@ SHAPES = {
     "asynchronous": ONE_THREAD,
     "asynchronous_one_process": {**ONE_THREAD, **IN_PROCESS},
 }
+LONG = ("tensor", "pipeline", "asynchronous")
 STAGES = {"tensor": {"0": 0, "1": 0}, "pipeline": {"0": 0, "1": 1}}
 ENGINE_STACKS = {"step", "step;schedule", "step;wait", "step;update_from_output"}
 STEADY = 80
@@ -100,7 +101,9 @@ class Outcome:
     windows: dict[str, Recorded]
 
 
-@pytest.fixture(scope="module", params=SHAPES)
+@pytest.fixture(
+    scope="module", params=[pytest.param(shape, marks=[pytest.mark.long] if shape in LONG else []) for shape in SHAPES]
+)
 def outcome(request: pytest.FixtureRequest, deep_model: Path, tmp_path_factory: pytest.TempPathFactory) -> Outcome:
     shape = request.param
     directory = tmp_path_factory.mktemp(shape) / "dir"
@@ -228,6 +231,7 @@ class GroupRecorded(Recorded):
         return [row.kind for row in self.rows[rank]]
 
 
+@pytest.mark.long
 def test_a_group_is_one_recording_with_the_same_steps_on_all_its_engines(group: dict[str, GroupRecorded]) -> None:
     for recorded in group.values():
         header = recorded.run.header
@@ -239,6 +243,7 @@ def test_a_group_is_one_recording_with_the_same_steps_on_all_its_engines(group: 
         assert [index for index, _ in first] == list(range(header["asked"]["steps"]))
 
 
+@pytest.mark.long
 def test_a_lockstep_step_is_one_trace_under_the_first_engines_root(group: dict[str, GroupRecorded]) -> None:
     for recorded in group.values():
         assert set(recorded.traces) == {row.trace_id for row in recorded.rows[0]}
@@ -252,6 +257,7 @@ def test_a_lockstep_step_is_one_trace_under_the_first_engines_root(group: dict[s
             assert (first.parent_span_id, second.parent_span_id) == (b"", first.span_id)
 
 
+@pytest.mark.long
 def test_steps_of_the_same_index_went_on_at_the_same_time(group: dict[str, GroupRecorded]) -> None:
     # In each the ranks exchanged what their experts needed: no rank can end it before the other has begun it.
     for recorded in group.values():
@@ -260,6 +266,7 @@ def test_steps_of_the_same_index_went_on_at_the_same_time(group: dict[str, Group
             assert second.start_unix_nano < first.start_unix_nano + first.duration_ns
 
 
+@pytest.mark.long
 def test_a_rank_without_work_has_idle_steps_and_is_complete(group: dict[str, GroupRecorded]) -> None:
     recorded = group["one_rank"]
     steps = len(recorded.rows[0])
@@ -270,6 +277,7 @@ def test_a_rank_without_work_has_idle_steps_and_is_complete(group: dict[str, Gro
     assert recorded.run.steps == {"prefill": 1, "decode": steps - 1}, "idle steps count nowhere"
 
 
+@pytest.mark.long
 def test_the_working_ranks_steps_are_those_of_its_client(group: dict[str, GroupRecorded]) -> None:
     recorded = group["one_rank"]
     ratio = slope(recorded.outputs_ns, [row.interval_ns for row in recorded.rows[1]])
@@ -280,6 +288,7 @@ def test_the_working_ranks_steps_are_those_of_its_client(group: dict[str, GroupR
     assert folded_ns == pytest.approx(mean_ns, rel=0.01)
 
 
+@pytest.mark.long
 def test_a_window_goes_on_in_the_next_wave(group: dict[str, GroupRecorded]) -> None:
     recorded = group["two_waves"]
     (before, also_before), (after, also_after) = recorded.window["waves"]
@@ -292,6 +301,7 @@ def test_a_window_goes_on_in_the_next_wave(group: dict[str, GroupRecorded]) -> N
     assert began >= tokens
 
 
+@pytest.mark.long
 def test_a_running_group_is_armed_at_one_step(group: dict[str, GroupRecorded]) -> None:
     recorded = group["running"]
     for rank in (0, 1):

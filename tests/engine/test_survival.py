@@ -182,6 +182,7 @@ def control(served: tuple[str, int], tmp_path: Path) -> Iterator[ControlClient]:
         yield client
 
 
+@pytest.mark.long
 def test_a_served_engine_obeys_in_a_window(served: tuple[str, int], control: ControlClient, model: Path) -> None:
     url, prompt = served[0], "what goes on through all of this"
     plain = completion(url, prompt, 300)
@@ -218,6 +219,7 @@ def test_a_served_engine_obeys_in_a_window(served: tuple[str, int], control: Con
     assert {name for _, _, name in calls} <= set(told)
 
 
+@pytest.mark.long
 def test_an_engine_may_be_killed_in_a_window_and_started_again(
     served: tuple[str, int], control: ControlClient, tmp_path: Path
 ) -> None:

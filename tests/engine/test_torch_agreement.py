@@ -12,7 +12,7 @@ from scripts import run_script
 
 from vime_otel.demo.tiny_model import write_tiny_model
 
-pytestmark = pytest.mark.engine
+pytestmark = [pytest.mark.engine, pytest.mark.long]
 
 LONG_CALL_US = 200.0
 WITHIN = 0.10

@@ -36,9 +36,11 @@ def main() -> None:
     for event in profiler.events():
         if event.name.startswith(PREFIX):
             calls[event.name.removeprefix(PREFIX)].append((event.time_range.start, event.time_range.elapsed_us()))
+    header = wait_for_end(directory)
+    wait_until(lambda: engine._vime_otel.status.phase != "exporting", "the end of the export")  # spans follow the files
     report(
         {
-            "header": wait_for_end(directory),
+            "header": header,
             "profiler_us": {path: [took for _, took in sorted(found)] for path, found in calls.items()},
         }
     )
