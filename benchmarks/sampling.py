@@ -28,6 +28,7 @@ from vime_otel.data.rundir import RunDirectory
 from vime_otel.data.summary import top_frames
 from vime_otel.demo.processes import free_ports
 from vime_otel.demo.stack import EngineStack
+from vime_otel.recorder.worker import RECORDER_FRAME
 
 MINUTES = 10.0
 EVERY = 100
@@ -74,10 +75,11 @@ def interval(values: list[float]) -> tuple[float, float]:
     return medians[int(0.025 * RESAMPLES)], medians[int(0.975 * RESAMPLES)]
 
 
-def shares(run: RunDirectory) -> dict[str, float]:
-    """Share of self time of a decode step's frames."""
+def shares(run: RunDirectory) -> tuple[dict[str, float], float]:
+    """Share of self time of a decode step's frames, less what the recorder itself did; and the share of that."""
     frames = top_frames(run.self_us("decode"), run.calls("decode"), run.steps["decode"], limit=10_000)
-    return {frame.frame: frame.share for frame in frames}
+    own = sum(frame.share for frame in frames if frame.frame == RECORDER_FRAME)
+    return {frame.frame: frame.share / (1 - own) for frame in frames if frame.frame != RECORDER_FRAME}, own
 
 
 def main() -> None:
@@ -143,12 +145,13 @@ def plain_recording(http: int, url: str, runs: Path) -> RunDirectory:
 
 def compare(rolling: RunDirectory, plain: RunDirectory) -> None:
     """How the picture of the samples differs from that of the plain recording."""
-    sampled, recorded = shares(rolling), shares(plain)
+    (sampled, own), (recorded, _) = shares(rolling), shares(plain)
     print(f"{rolling.steps} sampled steps against {plain.steps} of a plain recording, shares of self time, decode:")
     for frame in sorted(recorded, key=lambda frame: -recorded[frame]):
         if recorded[frame] >= SHARE_SHOWN:
             print(f"  {recorded[frame]:6.1%} plain  {sampled.get(frame, 0.0):6.1%} sampled  {frame}")
     difference = sum(abs(sampled.get(frame, 0.0) - recorded.get(frame, 0.0)) for frame in {*sampled, *recorded}) / 2
+    print(f"the recorder itself is {own:.1%} of a sampled step, and left out above")
     print(f"in all, {difference:.1%} of a step's time lies in other frames ({len(set(sampled) ^ set(recorded))} frames")
     print(f"  stand in one of the pictures only: {', '.join(sorted(set(sampled) ^ set(recorded))) or 'none'})")
 
