@@ -3,7 +3,8 @@
 Usage: decoding_engine.py MODEL TORCH_PROFILER_DIR
 
 Commands are read from standard input and answered on standard output, a line of JSON each:
-`["decode", STEPS]`, `["record", STEPS]`, `["torch", STEPS]` call the method of `DecodingEngine` of that name.
+`["decode", STEPS]`, `["record", STEPS]`, `["torch", STEPS]`, `["attach", null]`, `["detach", null]` call the method of
+`DecodingEngine` of that name.
 Step times are in nanoseconds.
 """
 
@@ -47,6 +48,33 @@ class DecodingEngine:
         self._engine = self._llm.llm_engine
         self._batches = 0
         self._last_output = 0
+
+    def detach(self, _: None) -> dict[str, Any]:
+        """vLLM as it is without a recorder: its own step functions in place, no recorder, no door."""
+        from vllm.v1.engine.core import EngineCore
+
+        core = self._engine.engine_core.engine_core
+        for door in vars(core).pop("_vime_otel_doors", ()):
+            door.close()
+            door.join()
+        vars(core).pop("_vime_otel", None)
+        for name in ("step", "step_with_batch_queue"):
+            function = vars(EngineCore)[name]
+            setattr(EngineCore, name, getattr(function, "__wrapped__", function))
+        self._rebind(core)
+        return {}
+
+    def attach(self, _: None) -> dict[str, Any]:
+        """With the recorder that the plugin attaches, which idles until it is told otherwise."""
+        from vime_otel.recorder.vllm_engine import attach
+
+        attach()
+        self._rebind(self._engine.engine_core.engine_core)
+        return {}
+
+    @staticmethod
+    def _rebind(core: Any) -> None:
+        core.step_fn = getattr(core, core.step_fn.__name__)
 
     def decode(self, steps: int) -> dict[str, Any]:
         """`steps` decode steps of a new batch, after a few that settle it."""

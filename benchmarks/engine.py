@@ -1,9 +1,9 @@
 """`make bench-engine`: what recording costs the steps of a real vLLM engine, and how soon its files are there.
 
-Engines without the recorder ("absent") and with it ("attached") live in processes of their own, on one OpenMP thread
-each, and take turns: while one decodes, the others wait. Every round of theirs is compared with absent rounds just
-before and after it; of these ratios the median is told with a bootstrap interval over the rounds. There are two
-engines of each sort, since two processes that do the same are not equally fast, and the bench tells by how much.
+Two processes that do the same are not equally fast, so every engine is compared with itself: between its rounds the
+recorder is taken out of the process ("absent": vLLM's own functions in place) and attached again. Every round is held
+against absent ones just before and after it; of these ratios the median is told with a bootstrap interval over the
+rounds. Two engines take turns, on one OpenMP thread each; while one decodes the other waits.
 """
 
 from __future__ import annotations
@@ -71,7 +71,7 @@ class Engine:
         answer: dict[str, Any] = json.loads(line)
         return answer
 
-    def ask(self, method: str, steps: int) -> dict[str, Any]:
+    def ask(self, method: str, steps: int | None) -> dict[str, Any]:
         """Have it do something, and wait for what it found."""
         assert self._process.stdin is not None
         print(json.dumps([method, steps]), file=self._process.stdin, flush=True)
@@ -81,6 +81,21 @@ class Engine:
         """The median time of a plain decode step in a round."""
         times: list[int] = self.ask("decode", STEPS)["step_ns"]
         return statistics.median(times)
+
+    def absent_ns(self) -> float:
+        """The same without a recorder."""
+        self.ask("detach", None)
+        return self.step_ns()
+
+    def idle_ns(self) -> float:
+        """The same with one that has nothing to do."""
+        self.ask("attach", None)
+        return self.step_ns()
+
+    def record(self, steps: int) -> dict[str, Any]:
+        """A recording; see decoding_engine.py."""
+        self.ask("attach", None)
+        return self.ask("record", steps)
 
     def stop(self) -> None:
         """End it: politely, then by force."""
@@ -94,25 +109,22 @@ class Engine:
 
 
 @contextlib.contextmanager
-def running_engines(directory: Path) -> Iterator[tuple[list[Engine], list[Engine]]]:
-    """(two engines without a recorder, two with an idle one), warmed up."""
+def running_engines(directory: Path) -> Iterator[list[Engine]]:
+    """Two engines, warmed up."""
     model = write_tiny_model(directory / "model")
-    absent: list[Engine] = []
-    attached: list[Engine] = []
+    engines: list[Engine] = []
     try:
         for number in range(2):
-            absent.append(Engine(directory / f"absent-{number}", model, {}))
             trigger = {"VIME_OTEL_DIR": str(directory / f"trigger-{number}"), "VIME_OTEL_TIMING": "host"}
-            attached.append(Engine(directory / f"attached-{number}", model, trigger))
-            for engine in (absent[-1], attached[-1]):  # two at a time: loading takes a core each
-                engine.answer()
-        for engine in absent + attached:
+            engines.append(Engine(directory / f"engine-{number}", model, trigger))
+        for engine in engines:
+            engine.answer()
+        for engine in engines:
             engine.step_ns()
-        for engine in attached:
-            engine.ask("record", STEPS)
-        yield absent, attached
+            engine.record(STEPS)
+        yield engines
     finally:
-        for engine in absent + attached:
+        for engine in engines:
             engine.stop()
 
 
@@ -136,47 +148,45 @@ class Rounds:
         return statistics.median(self.values[name])
 
 
-def alternate(absent: list[Engine], attached: list[Engine], rounds: Rounds) -> None:
-    """The cycles: plain rounds of all engines in changing order, then windows between absent rounds."""
+def alternate(engines: list[Engine], rounds: Rounds) -> None:
+    """The cycles: an absent round before and after each other one, which comes in changing order."""
     order = random.Random(0)
     for cycle in range(CYCLES):
-        engines = absent + attached
-        order.shuffle(engines)
-        times = {engine: engine.step_ns() for engine in engines}
-        before = statistics.mean(times[engine] for engine in absent)
-        idle = statistics.mean(times[engine] for engine in attached)
-        rounds.ratio("idle_vs_absent_time", idle, before)
-        rounds.ratio("absent_vs_absent_time", times[absent[0]], times[absent[1]])
-        rounds.value("absent_ns", before)
-        rounds.value("idle_ns", idle)
-        reference, recorder = absent[cycle % 2], attached[cycle % 2]
-
-        window = recorder.ask("record", STEPS)
-        between = reference.step_ns()
-        armed = statistics.median(window["step_ns"])
-        rounds.ratio("armed_host_vs_absent_time", armed, (before + between) / 2)
-        rounds.value("armed_ns", armed)
-        rounds.value("flush_s", window["flush_s"])
-        rounds.value("spans_per_step", window["spans"] / STEPS)
-
-        window = recorder.ask("record", LONG_WINDOW)
-        after = reference.step_ns()
-        exporting = statistics.median(window["exporting_step_ns"])
-        rounds.ratio("exporting_vs_absent_time", exporting, (between + after) / 2)
-        rounds.value("exporting_ns", exporting)
-        rounds.value("exporting_steps", len(window["exporting_step_ns"]))
+        engine = engines[cycle % len(engines)]
+        kinds = ["absent_again", "idle", "armed_host", "exporting"]
+        order.shuffle(kinds)
+        before = engine.absent_ns()
+        for kind in kinds:
+            if kind == "absent_again":
+                took = engine.absent_ns()
+            elif kind == "idle":
+                took = engine.idle_ns()
+            elif kind == "armed_host":
+                window = engine.record(STEPS)
+                took = statistics.median(window["step_ns"])
+                rounds.value("flush_s", window["flush_s"])
+                rounds.value("spans_per_step", window["spans"] / STEPS)
+            else:
+                window = engine.record(LONG_WINDOW)
+                took = statistics.median(window["exporting_step_ns"])
+                rounds.value("exporting_steps", len(window["exporting_step_ns"]))
+            after = engine.absent_ns()
+            rounds.ratio(f"{kind}_vs_absent_time", took, (before + after) / 2)
+            rounds.value(f"{kind}_ns", took)
+            rounds.value("absent_ns", before)
+            before = after
 
 
-def profile(absent: list[Engine], rounds: Rounds) -> None:
+def profile(engines: list[Engine], rounds: Rounds) -> None:
     """As many steps under vLLM's torch profiler with its defaults."""
     for cycle in range(TORCH_CYCLES):
-        engine = absent[cycle % 2]
-        before = engine.step_ns()
+        engine = engines[cycle % len(engines)]
+        before = engine.absent_ns()
         profiled = engine.ask("torch", STEPS)
-        after = engine.step_ns()
+        after = engine.absent_ns()
         under = statistics.median(profiled["step_ns"])
         rounds.ratio("torch_profiler_vs_absent_time", under, (before + after) / 2)
-        rounds.value("torch_ns", under)
+        rounds.value("torch_profiler_ns", under)
         rounds.value("torch_flush_s", profiled["flush_s"])
         rounds.value("torch_bytes", profiled["bytes"])
 
@@ -200,11 +210,12 @@ def paired(values: Sequence[float]) -> str:
 
 def print_results(rounds: Rounds) -> None:
     """What was measured, then the ratios."""
-    ms = {name: rounds.median(name) / 1e6 for name in ("absent_ns", "idle_ns", "armed_ns", "exporting_ns", "torch_ns")}
+    kinds = ("absent", "idle", "armed_host", "exporting", "torch_profiler")
+    ms = {kind: rounds.median(f"{kind}_ns") / 1e6 for kind in kinds}
     print(
-        f"decode step, median of the rounds' medians: absent {ms['absent_ns']:.2f} ms · attached and idle"
-        f" {ms['idle_ns']:.2f} ms · armed, host timing {ms['armed_ns']:.2f} ms · exporter at work"
-        f" {ms['exporting_ns']:.2f} ms · torch profiler {ms['torch_ns']:.2f} ms"
+        f"decode step, median of the rounds' medians: absent {ms['absent']:.2f} ms · attached and idle"
+        f" {ms['idle']:.2f} ms · armed, host timing {ms['armed_host']:.2f} ms · exporter at work"
+        f" {ms['exporting']:.2f} ms · torch profiler {ms['torch_profiler']:.2f} ms"
     )
     print(f"spans a recorded step: {rounds.median('spans_per_step'):.0f}")
     print(f"decode steps during an export of {LONG_WINDOW} recorded ones: {rounds.median('exporting_steps'):.0f}")
@@ -213,7 +224,7 @@ def print_results(rounds: Rounds) -> None:
         f" stop_profile() after as many: {rounds.median('torch_flush_s'):.1f} s, the engine stands;"
         f" {rounds.median('torch_bytes') / 1e6:.1f} MB"
     )
-    print(f"two absent engines against each other: {paired(rounds.ratios['absent_vs_absent_time'])}")
+    print(f"absent rounds against absent rounds: {paired(rounds.ratios['absent_again_vs_absent_time'])}")
     print("ratios: median of the rounds, and a 95 % bootstrap interval")
     for name in ("idle", "armed_host", "torch_profiler", "exporting"):
         print(f"RATIO {name}_vs_absent_time {paired(rounds.ratios[f'{name}_vs_absent_time'])}")
@@ -231,11 +242,11 @@ def main() -> int:
         f" Python {platform.python_version()}, {os.cpu_count()} cores",
         flush=True,
     )
-    with tempfile.TemporaryDirectory() as directory, running_engines(Path(directory)) as (absent, attached):
-        alternate(absent, attached, rounds)
-        profile(absent, rounds)
+    with tempfile.TemporaryDirectory() as directory, running_engines(Path(directory)) as engines:
+        alternate(engines, rounds)
+        profile(engines, rounds)
     print(
-        f"{CYCLES} cycles of rounds of {STEPS} steps on 2 + 2 engines ({TORCH_CYCLES} under the torch profiler with"
+        f"{CYCLES} cycles of rounds of {STEPS} steps on two engines ({TORCH_CYCLES} under the torch profiler with"
         f" vLLM's defaults), {time.monotonic() - began:.0f} s"
     )
     print_results(rounds)
