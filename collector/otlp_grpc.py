@@ -50,7 +50,7 @@ def _handler(signal: Signal, intake: Intake, token: Token) -> Callable[[bytes, A
             return _refuse(context, grpc.StatusCode.INVALID_ARGUMENT, f"the message is not an OTLP request: {error}")
         except OSError as error:
             _log.error("the journal can't be written, so a request was refused: %s", error)
-            what = f"the collector can't write its journal: {error.strerror}"
+            what = f"the collector can't write what came: {error.strerror or error}"
             return _refuse(context, grpc.StatusCode.UNAVAILABLE, what)
         except Exception as error:  # noqa: BLE001 - no request may end the process
             log_fault(_log, signal.grpc_service, error)

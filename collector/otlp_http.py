@@ -59,8 +59,8 @@ def _handler(signal: Signal, intake: Intake) -> Callable[[web.Request], Awaitabl
         except (BodyUnreadable, ValueError) as error:
             return error_response(request, 400, str(error))
         except OSError as error:
-            _log.error("the journal can't be written, so a request was refused: %s", error)
-            return error_response(request, 503, f"the collector can't write its journal: {error.strerror}")
+            _log.error("what came can't be written, so a request was refused: %s", error)
+            return error_response(request, 503, f"the collector can't write what came: {error.strerror or error}")
         return _response(200, signal.response(outcome.rejected, outcome.message), as_json)
 
     return handle

@@ -121,13 +121,14 @@ def _engine(sums: Sums, part: EnginePart, rows: Sequence[StepRow]) -> dict[str, 
     own = [row for row in rows if row.engine == part.engine]
     errors = _engine_reasons(sums, part)
     return {
+        **told_by_closing(body),
         "id": part.engine,
         "label": part.label,
         "model": part.introduction.model,
         "vllm_version": part.introduction.vllm_version,
         "host": part.introduction.host,
         "pid": part.introduction.pid,
-        "execution": body.get("execution", part.introduction.execution),
+        "execution": _typed(body.get("execution"), str) or part.introduction.execution,
         "steps": {kind: sum(row.kind == kind for row in own) for kind in sorted({row.kind for row in own})},
         "ranks": [
             {
@@ -141,7 +142,6 @@ def _engine(sums: Sums, part: EnginePart, rows: Sequence[StepRow]) -> dict[str, 
         ],
         "errors": errors,
         "complete": not errors,
-        **told_by_closing(body),
     }
 
 
@@ -149,6 +149,8 @@ def told_by_closing(body: dict[str, Any]) -> dict[str, Any]:
     """What of an engine's entry comes from the body of its closing event; None for what no reader would take."""
     pause_ns = body.get("pause_ns")
     return {
+        **{key: _typed(body.get(key), str) for key in ("label", "model", "vllm_version", "host", "execution")},
+        "pid": _typed(body.get("pid"), int),
         "pause_ms": pause_ns / 1e6 if isinstance(pause_ns, (int, float)) else 0.0,
         "hooks": _typed(body.get("hooks"), run_format.Hooks),
         "overhead": _typed(body.get("overhead"), run_format.Overhead),

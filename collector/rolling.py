@@ -8,6 +8,7 @@ from __future__ import annotations
 
 import asyncio
 import logging
+import re
 import sqlite3
 from collections.abc import Iterable
 from datetime import date, datetime, timedelta, timezone
@@ -21,6 +22,7 @@ from vime_otel.data.recording import ENGINE_PART, Recording, StepRow, StepTotals
 from vime_otel.data.rolling import rolling_id
 
 from . import report
+from .faults import log_fault
 from .signals import LOGS, Signal
 from .sums import Sums
 
@@ -29,6 +31,7 @@ _log = logging.getLogger(__name__)
 ROWS_KEPT = 10_000
 """The latest steps that steps.json lists."""
 
+_ENGINE_ID = re.compile(r"[0-9a-f]{16}")
 _SUMS = (
     "CREATE TABLE sums (engine TEXT, rank TEXT, stage INTEGER, kind TEXT, stack_id INTEGER,"
     " inclusive_ns INTEGER, calls INTEGER, PRIMARY KEY (engine, rank, kind, stack_id))"
@@ -49,6 +52,8 @@ class RollingRecording:
         self.directory = runs_root / rundir.new_run_name(self.id, "rolling", midnight)
         self._version = version
         self._changed = False
+        self.broken = False
+        """Whether its file was lost; it has to be opened anew."""
         self.directory.mkdir(parents=True, exist_ok=True)
         try:
             self._connection = sqlite3.connect(self.directory / rundir.TOTALS_FILE)
@@ -57,8 +62,8 @@ class RollingRecording:
             raise OSError(f"{self.directory / rundir.TOTALS_FILE}: {error}") from error
 
     def admits(self, engine: str) -> bool:
-        """Every engine may send its samples."""
-        return True
+        """Every engine may send its samples; its id becomes the name of a folder."""
+        return _ENGINE_ID.fullmatch(engine) is not None
 
     def append(self, signal: Signal, payload: bytes) -> None:
         """There is no journal: `add` writes what it takes."""
@@ -72,8 +77,8 @@ class RollingRecording:
         try:
             with self._connection:
                 self._store(parsed)
-        except sqlite3.Error as error:
-            self._stack_ids = self._read_stack_ids()
+        except (sqlite3.Error, OverflowError) as error:
+            self.broken = True
             raise OSError(f"{self.directory / rundir.TOTALS_FILE}: {error}") from error
         self._changed = True
         return malformed
@@ -97,6 +102,7 @@ class RollingRecording:
     def _open(self) -> dict[str, int]:
         if not self._connection.execute("SELECT 1 FROM sqlite_master WHERE name = 'sums'").fetchone():
             with self._connection:
+                self._connection.execute("BEGIN")  # by itself each table would be committed alone
                 rundir.create_totals(self._connection)
                 self._connection.execute(_SUMS)
                 self._connection.execute(
@@ -169,7 +175,6 @@ class RollingRecording:
             {
                 **report.told_by_closing(body),
                 "id": engine,
-                **{key: body.get(key) for key in ("label", "model", "vllm_version", "host", "pid", "execution")},
                 "steps": {kind: count for of, kind, count in steps if of == engine},
                 "ranks": [{"rank": rank, "stage": stage} for of, rank, stage in sorted(ranks) if of == engine],
                 "errors": [],
@@ -216,6 +221,10 @@ class RollingRecordings:
         today = datetime.now(timezone.utc).date()
         for day in (today, today - timedelta(days=1), today + timedelta(days=1)):
             if rolling_id(day) == recording_id:
+                known = self._open.get(recording_id)
+                if known is not None and known.broken:
+                    del self._open[recording_id]
+                    known.close()
                 if recording_id not in self._open:
                     self._open[recording_id] = RollingRecording(day, self._runs_root, self._version)
                 return self._open[recording_id]
@@ -248,3 +257,5 @@ class RollingRecordings:
                 recording.write(over=recording.day < today)
             except OSError as error:
                 _log.warning("the run %s can't be brought up to date: %s", recording.directory, error)
+            except Exception as error:  # noqa: BLE001 - one run must not end the writing of the others
+                log_fault(_log, f"the run {recording.directory}", error)

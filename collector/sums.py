@@ -36,7 +36,9 @@ PartKey = tuple[str, str, int]
 _TraceKey = tuple[str, str, bytes]
 """(engine, rank, trace id): the same part of a step, as its spans name it. Lockstep engines share trace ids."""
 
-_INT64_MAX = 2**63 - 1
+_MOST = 2**53
+"""Nanoseconds or calls of a step; so that many can be added up in 64 bits."""
+
 _TRACE_ID_BYTES = 16
 _ROW_TYPES: dict[str, type] = get_type_hints(StepRow)
 
@@ -229,7 +231,7 @@ def _validate(read: ReadTotals, trace_id: bytes) -> None:
     if len(trace_id) != _TRACE_ID_BYTES:
         raise ValueError(f"a {STEP_EVENT} event has no trace id")
     numbers = (part.index, part.stage, part.spans_made, part.spans_dropped, *part.inclusive_ns, *part.calls)
-    if not all(-1 <= number <= _INT64_MAX for number in numbers):
+    if not all(-1 <= number <= _MOST for number in numbers):
         raise ValueError(f"a {STEP_EVENT} event has a number out of range")
     if read.row is not None:
         for name, wanted in _ROW_TYPES.items():

@@ -2,21 +2,25 @@
 
 from __future__ import annotations
 
+import itertools
+import shutil
 import sqlite3
 from collections.abc import Iterator
 from dataclasses import replace
 from datetime import datetime, timedelta, timezone
 from pathlib import Path
+from typing import Any
 
 import pytest
 import requests
 from opentelemetry.proto.collector.logs.v1.logs_service_pb2 import ExportLogsServiceResponse
 from running_collector import config, running, until
-from simulated_recorder import closing_request, make_step, step_requests
+from simulated_recorder import closing_request, make_step, resource_of, step_requests
 
 from collector import rolling
 from collector.rolling import RollingRecording, RollingRecordings
 from collector.signals import LOGS
+from vime_otel.data import otlp
 from vime_otel.data.recording import sum_overall
 from vime_otel.data.rolling import rolling_id
 from vime_otel.data.rundir import RunDirectory
@@ -118,6 +122,86 @@ def test_todays_and_the_neighbouring_days_recordings_are_known_and_no_other(tmp_
         found = recordings.find(rolling_id(TODAY + timedelta(days=days)))
         assert (found is not None) == known
     recordings.stop()
+
+
+@pytest.mark.parametrize("engine", ["../../evil", "/tmp/evil", "", "a\0b", "A" * 16, "a" * 300])
+def test_an_engine_whose_id_is_none_is_not_taken(recording: RollingRecording, engine: str) -> None:
+    assert not recording.admits(engine)
+    assert recording.admits(ENGINES[0])
+
+
+def test_a_closing_event_with_values_of_other_types_leaves_the_run_readable(recording: RollingRecording) -> None:
+    steps = [make_step(RECORDING, ENGINES[0], 0, 1)]
+    nonsense = {"label": [1], "pid": "x", "execution": 5, "model": {"a": 1}, "timing": 3, "overhead": "much"}
+    add(recording, [*sampled(ENGINES[0], range(1)), closing_request(RECORDING, ENGINES[0], steps, **nonsense)])
+    recording.write()
+    (engine,) = RunDirectory(recording.directory).header["engines"]
+    assert (engine["label"], engine["pid"], engine["model"]) == (None, None, None)
+
+
+def test_numbers_that_can_not_be_are_malformed_and_later_requests_are_stored(recording: RollingRecording) -> None:
+    step = make_step(RECORDING, ENGINES[0], 0, 1)
+    part = step.parts[0].totals
+    huge = replace(part, inclusive_ns=tuple(2**62 for _ in part.inclusive_ns))
+    record = otlp.totals_record(huge, None, step.trace_id, step.root_id, 1)
+    request = otlp.logs_request(resource_of(RECORDING, ENGINES[0], "0"), [record])
+    assert recording.add(LOGS, request) == 1
+    add(recording, sampled(ENGINES[0], range(2)))
+    recording.write()
+    assert RunDirectory(recording.directory).steps == {"decode": 1, "prefill": 1}
+
+
+@pytest.mark.parametrize("statement", range(5))
+def test_a_collector_that_dies_while_it_makes_the_tables_leaves_none(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, statement: int
+) -> None:
+    real, calls = sqlite3.connect, itertools.count()
+
+    class Dying(sqlite3.Connection):
+        def execute(self, sql: str, *args: Any) -> Any:
+            if sql.startswith("CREATE") and next(calls) == statement:
+                raise KeyboardInterrupt
+            return super().execute(sql, *args)
+
+    with monkeypatch.context() as patch:
+        patch.setattr(rolling.sqlite3, "connect", lambda path: real(path, factory=Dying))
+        with pytest.raises(KeyboardInterrupt):
+            RollingRecording(TODAY, tmp_path, "0")
+    recording = RollingRecording(TODAY, tmp_path, "0")
+    add(recording, sampled(ENGINES[0], range(2)))
+    recording.close()
+
+
+def test_a_days_folder_that_was_removed_is_made_anew(tmp_path: Path) -> None:
+    recordings = RollingRecordings(tmp_path, "0", 1.0)
+    content = LOGS.request_type.FromString(sampled(ENGINES[0], range(1))[0])
+    first = recordings.find(RECORDING)
+    assert first is not None
+    shutil.rmtree(first.directory)
+    with pytest.raises(OSError, match=r"totals\.sqlite"):
+        first.add(LOGS, content)
+    second = recordings.find(RECORDING)
+    assert second is not None
+    assert second.add(LOGS, content) == 0
+    recordings.stop()
+
+
+def test_a_run_that_can_not_be_written_does_not_stop_the_others(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
+) -> None:
+    recordings = RollingRecordings(tmp_path, "0", 1.0)
+    days = [recordings.find(rolling_id(TODAY - timedelta(days=ago))) for ago in (1, 0)]
+    written = []
+
+    def write(self: RollingRecording, over: bool = False) -> None:
+        if self is days[0]:
+            raise ValueError("embedded null byte")
+        written.append(self)
+
+    monkeypatch.setattr(RollingRecording, "write", write)
+    recordings.stop()
+    assert written == [days[1]]
+    assert "embedded null byte" in caplog.text
 
 
 def test_a_serving_collector_takes_samples_and_keeps_the_run_up_to_date(tmp_path: Path) -> None:

@@ -19,7 +19,7 @@ _MOST_DIGITS = 18
 """More do not fit 64 bits."""
 
 # Before the colon a dot stands in the frames of numbered layers only: `layers.3:Qwen3MoeDecoderLayer`.
-_LAYER = re.compile(r"(^|;)([^;:]*)\.([0-9]+):")
+_LAYER = re.compile(r"(^|;)([^;:]*)\.([0-9]{1,9}):")
 
 
 def escape_frame(name: str) -> str:

@@ -12,6 +12,7 @@ from vime_otel.data.summary import make_notes
 
 from .assemble import assemble
 from .overhead import overhead
+from .paced import paced
 from .shared_directory import SharedDirectory
 from .window import Window
 
@@ -56,7 +57,7 @@ def to_recording(window: Window) -> Recording:
     """One engine's window as a recording."""
     rows: list[StepRow] = []
     totals: list[StepTotals] = []
-    for step in assemble(window):
+    for step in paced(assemble(window)):
         rows.append(step.row)
         totals += [part.totals for part in step.parts]
     reasons = list(dict.fromkeys(window.reasons))
