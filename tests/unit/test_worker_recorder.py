@@ -242,6 +242,22 @@ def test_a_dummy_batch_takes_the_place_of_the_step_that_is_discarded(
     assert taken(recorder.take()) == (4, [0, 6])
 
 
+def test_steps_after_the_last_recorded_one_leave_its_times_on_the_device(
+    hooks: FakeHooks, recorder: WorkerRecorder
+) -> None:
+    recorder.arm(WorkerOrder(2, "events"))
+    steps(hooks, 4)
+    log = recorder.take()["log"]
+    assert len(log.device) // 8 == len(log.entries) // 8 // 3 * 2 == 8
+
+
+def test_a_sampled_steps_own_frame_has_its_times_on_the_device_too(hooks: FakeHooks, recorder: WorkerRecorder) -> None:
+    recorder.arm(WorkerOrder(None, "events", every=2))
+    steps(hooks, 5)
+    log = recorder.take()["log"]
+    assert len(log.device) // 8 == len(log.entries) // 8 // 3 * 2 == 12
+
+
 def test_events_give_every_span_its_times_on_the_device(hooks: FakeHooks, recorder: WorkerRecorder) -> None:
     recorder.arm(WorkerOrder(2, "events"))
     steps(hooks, 2)

@@ -69,7 +69,7 @@ class EventLog:
         """
         frame = self.frame_number(name, module)
         if self.mark is not None:
-            return self._timed_on_device(function, frame, self.mark)
+            return self._timed_on_device(function, frame)
         thread, extend, on_fault = self.thread, self.entries.extend, self.on_fault
         clock = self.clock if self.sync is None else _synchronised(self.clock, self.sync)
 
@@ -91,27 +91,14 @@ class EventLog:
 
         return recorded
 
-    def _timed_on_device(self, function: Callable[..., Any], frame: int, mark: Callable[[], Any]) -> Callable[..., Any]:
-        thread, on_fault, clock = self.thread, self.on_fault, self.clock
-        extend, extend_marks = self.entries.extend, self.marks.extend
+    def _timed_on_device(self, function: Callable[..., Any], frame: int) -> Callable[..., Any]:
+        thread = self.thread
 
         def recorded(*args: Any, **kwargs: Any) -> Any:
             if get_ident() != thread:
                 return function(*args, **kwargs)
-            try:
-                start, begin = clock(), mark()
-            except Exception as error:  # noqa: BLE001 - the call must go on whatever fails here
-                on_fault(error)
+            with _OpenSpan(self, frame):
                 return function(*args, **kwargs)
-            try:
-                return function(*args, **kwargs)
-            finally:
-                try:
-                    finish = mark()
-                    extend((frame, start, clock()))
-                    extend_marks((begin, finish))
-                except Exception as error:  # noqa: BLE001
-                    on_fault(error)
 
         return recorded
 
@@ -144,9 +131,10 @@ class _OpenSpan:
         try:
             if log.sync is not None:
                 log.sync()
+            start = log.clock()
             if log.mark is not None:
                 self.begin = log.mark()
-            self.start = log.clock()
+            self.start = start
         except Exception as error:  # noqa: BLE001 - the body must run whatever fails here
             log.on_fault(error)
 
@@ -159,9 +147,9 @@ class _OpenSpan:
         try:
             if log.sync is not None:
                 log.sync()
-            if log.mark is not None:
-                log.marks.extend((self.begin, log.mark()))
+            marks = (self.begin, log.mark()) if log.mark is not None else ()
             log.entries.extend((self.frame, self.start, log.clock()))
+            log.marks.extend(marks)
         except Exception as fault:  # noqa: BLE001 - as above
             log.on_fault(fault)
 

@@ -171,9 +171,8 @@ class WorkerRecorder:
                     self._step_patches.suspend()
                     eventlog.activate(None)
                 return False
-            started = log.clock()
-            self._install_in_step()
-            log.entries.extend((log.frame_number(RECORDER_FRAME), started, log.clock()))
+            with log.span(RECORDER_FRAME):
+                self._install_in_step()
         self._starts.append(len(self._packed))
         self._executions.append("")
         self._in_step = True
@@ -216,7 +215,7 @@ class WorkerRecorder:
         if log is None:
             return
         if not self._in_step:
-            log.cut(0, 0)
+            log.cut(0, 2 * len(self._packed) // ENTRY)  # the marks of what is packed stay
             return
         self._in_step = False
         spans = (len(self._packed) + len(log.entries)) // ENTRY
