@@ -10,14 +10,13 @@ import msgspec
 import orjson
 
 from vime_otel.data import run_format
-from vime_otel.data.recording import ENGINE_PART, Recording, StepRow, sum_overall
-from vime_otel.data.summary import make_notes
+from vime_otel.data.recording import ENGINE_PART, Recording, StepRow
+from vime_otel.data.summary import counted, make_notes
 
 from .engine_part import EnginePart
 from .messages import RecordingRequest
 from .selection import Unmatched
 from .sums import Sums
-from .wording import counted
 
 
 def reasons(
@@ -75,7 +74,7 @@ def make_recording(
         ),
         "timing": _timing(sums.closings.values(), request.timing),
         "pause_ms": max((engine["pause_ms"] for engine in engines), default=0.0),
-        "overlap_ns": sum(sum_overall(recording.of_kind(kind)).overlap_ns() for kind in recording.kinds()),
+        "overlap_ns": recording.overlap_ns(),
         "engines": engines,
         "unmatched_workers": [each.as_dict() for each in unmatched],
         "spans": {

@@ -138,6 +138,10 @@ class Recording:
         """(engine id, rank) of every worker that sent totals."""
         return sorted({(part.engine, part.rank) for part in self.totals if part.rank != ENGINE_PART})
 
+    def overlap_ns(self) -> int:
+        """By how much children exceed their parents in the overall sums."""
+        return sum(sum_overall(self.of_kind(kind)).overlap_ns() for kind in self.kinds())
+
     @property
     def has_layers(self) -> bool:
         """Whether the totals tell layers apart."""

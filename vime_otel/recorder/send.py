@@ -21,7 +21,6 @@ from vime_otel.data.spans import ENTRY
 
 from .assemble import AssembledStep, StepPart, assemble
 from .overhead import overhead
-from .paced import paced
 from .resource import resource_attributes
 from .window import Window
 
@@ -105,10 +104,10 @@ class _Steps:
     def __init__(self, window: Window) -> None:
         self._window = window
         spans = sum(len(log.entries) for log in window.ranks) // (ENTRY * 8)
-        self._kept = list(paced(assemble(window))) if spans <= _SPANS_KEPT else None
+        self._kept = list(assemble(window)) if spans <= _SPANS_KEPT else None
 
     def __iter__(self) -> Iterator[AssembledStep]:
-        return paced(self._kept if self._kept is not None else assemble(self._window))
+        return iter(self._kept) if self._kept is not None else assemble(self._window)
 
 
 def _totals_record(window: Window, step: AssembledStep, part: StepPart) -> Any:

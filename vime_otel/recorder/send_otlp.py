@@ -19,7 +19,6 @@ from vime_otel.data import otlp
 from vime_otel.data.errors import VimeOtelError
 
 from .assemble import AssembledStep, StepPart, assemble
-from .paced import paced
 from .resource import resource_attributes
 from .window import Window
 
@@ -41,7 +40,7 @@ def send_to_environment(window: Window) -> None:
     exporter = _make_exporter()
     resources: dict[str, Resource] = {}
     try:
-        for step in paced(assemble(window)):
+        for step in assemble(window):
             for part in step.parts:
                 rank = part.totals.rank
                 if rank not in resources:

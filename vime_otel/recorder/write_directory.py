@@ -6,13 +6,12 @@ from datetime import datetime, timezone
 from pathlib import Path
 from typing import Any
 
-from vime_otel.data.recording import Recording, StepRow, StepTotals, sum_overall
+from vime_otel.data.recording import Recording, StepRow, StepTotals
 from vime_otel.data.rundir import RunDirectory, write_run
 from vime_otel.data.summary import make_notes
 
 from .assemble import assemble
 from .overhead import overhead
-from .paced import paced
 from .shared_directory import SharedDirectory
 from .window import Window
 
@@ -57,7 +56,7 @@ def to_recording(window: Window) -> Recording:
     """One engine's window as a recording."""
     rows: list[StepRow] = []
     totals: list[StepTotals] = []
-    for step in paced(assemble(window)):
+    for step in assemble(window):
         rows.append(step.row)
         totals += [part.totals for part in step.parts]
     reasons = list(dict.fromkeys(window.reasons))
@@ -136,7 +135,6 @@ def _header(
 
 def _with_sums(recording: Recording) -> Recording:
     """The recording with what its header tells of all its steps together."""
-    overlap = sum(sum_overall(recording.of_kind(kind)).overlap_ns() for kind in recording.kinds())
-    recording.header["overlap_ns"] = overlap
+    recording.header["overlap_ns"] = recording.overlap_ns()
     recording.header["notes"] = make_notes(recording.header["engines"], recording.rows)
     return recording
