@@ -6,9 +6,9 @@ from dataclasses import dataclass, field
 from typing import Any
 
 from vime_otel.data.lockstep import Position
+from vime_otel.data.summary import counted
 
 from .messages import Introduction, Status
-from .wording import counted
 
 _OVER = frozenset({"done", "cancelled", "failed", "refused"})
 _FAILED = frozenset({"failed", "refused"})

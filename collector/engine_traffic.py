@@ -5,11 +5,12 @@ from __future__ import annotations
 import asyncio
 from collections.abc import Iterable
 
+from vime_otel.data.summary import counted
+
 from .addresses import shown
 from .http_client import new_session
 from .messages import RecordingRequest
 from .traffic import send_completions
-from .wording import counted
 
 _DEFAULT_PROMPT = "Once upon a time there was an engine that"
 

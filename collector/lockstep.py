@@ -6,10 +6,10 @@ from collections.abc import Sequence
 from dataclasses import dataclass
 
 from vime_otel.data.lockstep import Position, start_position
+from vime_otel.data.summary import counted
 
 from .engine_part import EnginePart
 from .messages import Introduction
-from .wording import counted
 
 
 @dataclass(frozen=True)

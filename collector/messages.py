@@ -29,6 +29,11 @@ _MAX_LIST = 1000
 _T = TypeVar("_T")
 
 
+def is_id(text: str) -> bool:
+    """Whether it can be an engine's or a recording's id: 16 hexadecimal digits."""
+    return _ID.fullmatch(text) is not None
+
+
 class Invalid(VimeOtelError):
     """A body that is not in the format."""
 
@@ -62,7 +67,7 @@ class _Fields:
 
     def identifier(self, key: str) -> str:
         value = self._body.get(key)
-        if not isinstance(value, str) or not _ID.fullmatch(value):
+        if not isinstance(value, str) or not is_id(value):
             raise self._wrong(key, "16 hexadecimal digits", value)
         return value
 

@@ -15,6 +15,7 @@ from typing import Any
 
 from vime_otel.data import rundir
 from vime_otel.data.errors import VimeOtelError
+from vime_otel.data.summary import counted
 
 from . import report
 from .engine_part import EnginePart
@@ -30,7 +31,6 @@ from .refused import addresses_in, why_refused
 from .router import Worker
 from .selection import Selection, select
 from .sums import Sums
-from .wording import counted
 
 _log = logging.getLogger(__name__)
 

@@ -8,7 +8,6 @@ from __future__ import annotations
 
 import asyncio
 import logging
-import re
 import sqlite3
 from collections.abc import Iterable
 from datetime import date, datetime, timedelta, timezone
@@ -23,6 +22,7 @@ from vime_otel.data.rolling import rolling_id
 
 from . import report
 from .faults import log_fault
+from .messages import is_id
 from .signals import LOGS, Signal
 from .sums import Sums
 
@@ -31,7 +31,6 @@ _log = logging.getLogger(__name__)
 ROWS_KEPT = 10_000
 """The latest steps that steps.json lists."""
 
-_ENGINE_ID = re.compile(r"[0-9a-f]{16}")
 _SUMS = (
     "CREATE TABLE sums (engine TEXT, rank TEXT, stage INTEGER, kind TEXT, stack_id INTEGER,"
     " inclusive_ns INTEGER, calls INTEGER, PRIMARY KEY (engine, rank, kind, stack_id))"
@@ -63,7 +62,7 @@ class RollingRecording:
 
     def admits(self, engine: str) -> bool:
         """Every engine may send its samples; its id becomes the name of a folder."""
-        return _ENGINE_ID.fullmatch(engine) is not None
+        return is_id(engine)
 
     def append(self, signal: Signal, payload: bytes) -> None:
         """There is no journal: `add` writes what it takes."""

@@ -8,12 +8,13 @@ from types import MappingProxyType
 from typing import Any
 from urllib.parse import urlsplit
 
+from vime_otel.data.summary import counted
+
 from . import matching
 from .addresses import shown
 from .lockstep import PartialGroup, partial_groups
 from .messages import Introduction, RecordingRequest
 from .router import Worker
-from .wording import counted
 
 _NONE: Mapping[str, str] = MappingProxyType({})
 

@@ -31,7 +31,7 @@ class View:
     @property
     def rows(self) -> list[StepRow]:
         """The steps that this view sums."""
-        return [row for row in self.run.rows if row.kind == self.kind and _belongs(row, self.rank)]
+        return self.run.rows_of(self.kind, self.rank)
 
     @property
     def steps(self) -> int:
@@ -140,7 +140,3 @@ def rank_label(run: RunDirectory, name: str) -> str:
         if name.startswith(f"{engine_id}-"):
             return f"{engine.get('label') or engine_id} rank {name.removeprefix(f'{engine_id}-')}"
     return name
-
-
-def _belongs(row: StepRow, rank: str | None) -> bool:
-    return rank is None or rank.startswith(f"{row.engine}-")

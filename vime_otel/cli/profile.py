@@ -10,7 +10,7 @@ from rich.table import Table
 from collector.http_client import new_session
 from collector.router import find_workers
 from collector.torch_profiler import Action, Outcome, profile_all
-from collector.wording import counted
+from vime_otel.data.summary import counted
 
 from ..data import settings
 from .options import Seconds, engine_arguments, engine_options, json_option

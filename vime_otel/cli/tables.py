@@ -10,7 +10,6 @@ import click
 from rich.console import Console
 from rich.table import Table
 
-from ..data.recording import StepRow
 from ..data.rundir import RunDirectory
 from ..data.summary import TopFrame, cost_line, counted, notes, opening_line, top_frames
 
@@ -42,7 +41,7 @@ def summarize(
     kinds = kinds or list(run.steps)
     for kind in kinds:
         self_us, calls = run.self_us(kind, rank, by_layer), run.calls(kind, rank, by_layer)
-        rows = [row for row in run.rows if row.kind == kind and _is_of(row, rank)]
+        rows = run.rows_of(kind, rank)
         mean_ms = sum(row.interval_ns for row in rows) / max(len(rows), 1) / 1e6
         steps = run.steps_of(kind, rank)
         summaries.append(KindSummary(kind, steps, mean_ms, top_frames(self_us, calls, steps, limit)))
@@ -120,8 +119,3 @@ def _table(summary: KindSummary, rank: str | None, by_layer: bool) -> Table:
             f"{frame.ms_per_call:.3f}",
         )
     return table
-
-
-def _is_of(row: StepRow, rank: str | None) -> bool:
-    """Whether the step ran on the engine of this rank (`<engine>-<rank>`)."""
-    return rank is None or rank.startswith(f"{row.engine}-")

@@ -198,7 +198,11 @@ class RunDirectory:
             if rank.startswith(f"{engine.get('id')}-") and "steps" in engine:
                 steps: dict[str, int] = engine["steps"]
                 return steps.get(kind, 0)
-        return sum(row.kind == kind and rank.startswith(f"{row.engine}-") for row in self.rows)
+        return len(self.rows_of(kind, rank))
+
+    def rows_of(self, kind: str, rank: str | None) -> list[StepRow]:
+        """The steps of a kind: all, or those of one rank's engine (`<engine>-<rank>`)."""
+        return [row for row in self.rows if row.kind == kind and (rank is None or rank.startswith(f"{row.engine}-"))]
 
     def ranks(self) -> list[str]:
         """Names of the folders under ranks/, `<engine>-<rank>`."""

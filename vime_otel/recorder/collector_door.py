@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import logging
 import random
-import threading
 import time
 from dataclasses import asdict
 from datetime import datetime, timezone
@@ -93,12 +92,12 @@ class CollectorDoor(Door):
         )
 
     def _deliver_piece(self, window: Window) -> None:
-        def send() -> None:
-            error = self.export(window)
-            if error is not None:
-                logger.warning("vime-otel: %d sampled steps were not taken: %s", len(window.steps), error)
+        self.beside_engine(self._export_piece, window)
 
-        threading.Thread(target=send, name="vime-otel export", daemon=True).start()
+    def _export_piece(self, window: Window) -> None:
+        error = self.try_export(window)
+        if error is not None:
+            logger.warning("vime-otel: %d sampled steps were not taken: %s", len(window.steps), error)
 
     def _poll(self) -> dict[str, Any] | None:
         recorder = self.recorder
@@ -149,8 +148,7 @@ class CollectorDoor(Door):
             order["deadline_seconds"],
             order.get("force_eager", False),
             order.get("per_layer", False),
-            order.get("every", 1),
-            order.get("together", False),
+            together=order.get("together", False),
         )
         refusal = self.recorder.submit(command, self.deliver)
         if refusal is None:

@@ -5,6 +5,7 @@ from __future__ import annotations
 import logging
 import threading
 import time
+from collections.abc import Callable
 from pathlib import Path
 from statistics import median
 from typing import Any
@@ -34,18 +35,27 @@ class Door(threading.Thread):
 
     def deliver(self, window: Window) -> None:
         """Export a window beside the engine's thread, which this is called on."""
-        threading.Thread(target=self._export, args=(window,), name="vime-otel export", daemon=True).start()
+        self.beside_engine(self._export, window)
+
+    @staticmethod
+    def beside_engine(work: Callable[[Window], None], window: Window) -> None:
+        """Do something with a window on a thread of its own."""
+        threading.Thread(target=work, args=(window,), name="vime-otel export", daemon=True).start()
 
     def export(self, window: Window) -> str | None:
         """Run the exporter; the answer is None or what it could not do."""
         raise NotImplementedError
 
+    def try_export(self, window: Window) -> str | None:
+        """As `export`, but never raises."""
+        try:
+            return self.export(window)
+        except Exception as failure:  # noqa: BLE001 - told to the user instead
+            return f"the exporter failed: {failure!r}"
+
     def _export(self, window: Window) -> None:
         window.unrecorded = self._unrecorded(window)
-        try:
-            error = self.export(window)
-        except Exception as failure:  # noqa: BLE001 - told to the user instead
-            error = f"the exporter failed: {failure!r}"
+        error = self.try_export(window)
         if error is not None:
             logger.warning("vime-otel: recording %s was not exported whole: %s", window.command.recording, error)
         self.recorder.exported(error)

@@ -262,7 +262,7 @@ class EngineRecorder:
             self.status = Status("recording", command.recording, self._counted, command.steps)
         answers = self._arm_answers()
         if answers is not None:
-            errors = [text for rank, answer in enumerate(answers) for text in _told(rank, answer)]
+            errors = _told(answers)
             self._arm_answers = list
             if errors:
                 window.reasons.extend(errors)
@@ -314,7 +314,7 @@ class EngineRecorder:
         forced = self._forced(command)
         if forced or command.timing == "events":
             answers = self.port.call_workers("vime_otel_check", command.timing, forced, self.port.min_free_mib)
-            errors = [text for rank, answer in enumerate(answers) for text in _told(rank, answer)]
+            errors = _told(answers)
             if errors:
                 return "; ".join(errors)
         return None
@@ -428,8 +428,8 @@ class EngineRecorder:
         if sampling is None:
             self.pace.window_closes()
         window.steps = [step for step in window.steps if step.update_end]
-        for rank, answer in enumerate(answers):
-            window.reasons.extend(_told(rank, answer))
+        window.reasons.extend(_told(answers))
+        for answer in answers:
             if isinstance(answer.get("log"), RankLog):
                 window.ranks.append(answer["log"])
                 window.hooks_found, window.hooks_missing = answer["hooks_found"], answer["hooks_missing"]
@@ -462,8 +462,9 @@ class EngineRecorder:
 _IDLE = StepCounts("idle", False, 0, 0, 0)
 
 
-def _told(rank: int, answer: dict[str, Any]) -> list[str]:
-    return [f"rank {rank}: {error}" for error in answer["errors"]]
+def _told(answers: list[Any]) -> list[str]:
+    """What is wrong, by the ranks' answers."""
+    return [f"rank {rank}: {error}" for rank, answer in enumerate(answers) for error in answer["errors"]]
 
 
 class _NoPort:
