@@ -3,31 +3,51 @@
 Usage: decoding_engine.py MODEL TORCH_PROFILER_DIR
 
 Commands are read from standard input and answered on standard output, a line of JSON each:
-`["decode", STEPS]`, `["record", STEPS]`, `["torch", STEPS]`, `["attach", null]`, `["detach", null]` call the method of
-`DecodingEngine` of that name.
+`["decode", STEPS]`, `["beside", STEPS]`, `["record", STEPS]`, `["torch", STEPS]`, `["attach", null]`,
+`["detach", null]` call the method of `DecodingEngine` of that name.
 Step times are in nanoseconds.
 """
 
 from __future__ import annotations
 
+import itertools
 import json
 import os
+import subprocess
 import sys
 import time
+from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
 
+from vime_otel.recorder.exporter_process import NICENESS
+
 REQUESTS = 8
 PROMPT_TOKENS = 16
-TOKENS = 400
 SETTLING_STEPS = 5
+BATCH_STEPS = 100
+"""Decode steps of each batch that count: attention costs more with every token, so all times come from the same."""
+TOKENS = 2 * BATCH_STEPS
 GIVE_UP_S = 180.0
+NEIGHBOUR = f"""
+import os, pathlib
+os.nice({NICENESS})
+try:
+    pathlib.Path("/proc/self/autogroup").write_text("{NICENESS}")
+except OSError:
+    pass
+print("ready", flush=True)
+while True:
+    [(number, str(number)) for number in range(100_000)]
+"""
+"""A process without anything to do with the engine, as busy and of as low a priority as the exporter."""
 
 
 class DecodingEngine:
     """A batch of requests that decode together; when it ends, the next one begins.
 
-    A step's time is that from the outputs of the step before to its own. Steps that prefill have none.
+    A step's time is that from the outputs of the step before to its own. Steps that prefill, and the first ones of
+    a batch, have none.
     """
 
     def __init__(self, model: str, torch_dir: Path):
@@ -77,13 +97,22 @@ class DecodingEngine:
         core.step_fn = getattr(core, core.step_fn.__name__)
 
     def decode(self, steps: int) -> dict[str, Any]:
-        """`steps` decode steps of a new batch, after a few that settle it."""
-        self._begin()
-        for _ in range(SETTLING_STEPS):
-            self._step()
-        times = [self._step() for _ in range(steps)]
+        """The times of `steps` decode steps."""
+        times = itertools.islice((took for _, took in self._steps() if took is not None), steps)
+        answer = {"step_ns": list(times)}
         self._end()
-        return {"step_ns": times}
+        return answer
+
+    def beside(self, steps: int) -> dict[str, Any]:
+        """The same beside a process of low priority that keeps a core busy."""
+        command = [sys.executable, "-c", NEIGHBOUR]
+        with subprocess.Popen(command, stdout=subprocess.PIPE, start_new_session=True) as neighbour:
+            assert neighbour.stdout is not None
+            neighbour.stdout.readline()
+            try:
+                return self.decode(steps)
+            finally:
+                neighbour.kill()
 
     def record(self, steps: int) -> dict[str, Any]:
         """Decode while `steps` steps are recorded by file trigger, and on until the files are written.
@@ -94,33 +123,33 @@ class DecodingEngine:
         directory = Path(os.environ["VIME_OTEL_DIR"])
         start_file = directory / "start"
         to_unix = time.time_ns() - time.perf_counter_ns()
+        timed: list[tuple[int, int]] = []
         ends: list[int] = []
-        decode_times: dict[int, int] = {}
         directory.mkdir(parents=True, exist_ok=True)
         start_file.write_text(str(steps))
         gives_up = time.monotonic() + GIVE_UP_S
-        while start_file.exists():
+        for end, took in self._steps():
+            ends.append(end + to_unix)
+            if took is not None:
+                timed.append((end + to_unix - took, end + to_unix))
+            if not start_file.exists():
+                break
             if time.monotonic() > gives_up:
                 raise SystemExit(f"the files of {steps} steps did not come within {GIVE_UP_S:.0f} s")
-            if not self._engine.has_unfinished_requests():
-                self._begin()
-                ends.append(self._last_output + to_unix)
-            took = self._step()
-            ends.append(self._last_output + to_unix)
-            decode_times[len(ends) - 1] = took
         gone = time.time_ns()
         self._end()
         header = json.loads((directory / "recording.json").read_text())
         rows = json.loads((directory / "steps.json").read_text())["rows"]
         if not header["complete"] or len(rows) != steps:
             raise SystemExit(f"the recording is not whole: {header['reasons']}, {len(rows)} steps")
-        first = next(i for i, end in enumerate(ends) if end > rows[0]["start_unix_nano"])
-        last = next(i for i, end in enumerate(ends) if end > rows[-1]["start_unix_nano"])
-        # The first recorded step holds the arming, the last one the fetching, the last of all the end of the export.
+        first, last = rows[0]["start_unix_nano"], rows[-1]["start_unix_nano"]
+        over = next(end for end in ends if end > last)
+        # Without the first recorded step, which holds the arming, the last one, which holds the fetching, and the last
+        # of all, in which the export ends.
         return {
-            "step_ns": [took for i, took in decode_times.items() if first < i < last],
-            "exporting_step_ns": [took for i, took in decode_times.items() if last < i < len(ends) - 1],
-            "flush_s": (gone - ends[last]) / 1e9,
+            "step_ns": [end - start for start, end in timed if start > first and end <= last],
+            "exporting_step_ns": [end - start for start, end in timed[:-1] if start >= over],
+            "flush_s": (gone - over) / 1e9,
             "spans": header["spans"]["received"],
             "pause_ms": header["pause_ms"],
         }
@@ -142,6 +171,15 @@ class DecodingEngine:
             size += path.stat().st_size
             path.unlink()
         return {"step_ns": times, "flush_s": flush_s, "bytes": size}
+
+    def _steps(self) -> Iterator[tuple[int, int | None]]:
+        """Decode batch after batch: the end of each step, and its time if it counts. The last batch is to be ended."""
+        while True:
+            self._begin()
+            for number in range(SETTLING_STEPS + BATCH_STEPS):
+                took = self._step()
+                yield self._last_output, took if number >= SETTLING_STEPS else None
+            self._end()
 
     def _begin(self) -> None:
         from vllm import SamplingParams

@@ -3,7 +3,8 @@
 Two processes that do the same are not equally fast, so every engine is compared with itself: between its rounds the
 recorder is taken out of the process ("absent": vLLM's own functions in place) and attached again. Every round is held
 against absent ones just before and after it; of these ratios the median is told with a bootstrap interval over the
-rounds. Two engines take turns, on one OpenMP thread each; while one decodes the other waits.
+rounds. Two engines take turns, on one OpenMP thread each; while one decodes the other waits. On a machine of few
+cores any busy process slows an engine: one that has nothing to do with it is measured beside the exporter.
 """
 
 from __future__ import annotations
@@ -29,7 +30,7 @@ SCRIPT = Path(__file__).with_name("decoding_engine.py")
 STEPS = 100
 LONG_WINDOW = 600
 """Steps of the windows whose export is watched: the exporter should be busy with them, not with starting."""
-CYCLES = 20
+CYCLES = 40
 TORCH_CYCLES = 3
 RESAMPLES = 4_000
 ENGINE_ENV = {
@@ -92,6 +93,12 @@ class Engine:
         self.ask("attach", None)
         return self.step_ns()
 
+    def beside_ns(self) -> float:
+        """That without a recorder, beside a busy process of the exporter's priority."""
+        self.ask("detach", None)
+        times: list[int] = self.ask("beside", STEPS)["step_ns"]
+        return statistics.median(times)
+
     def record(self, steps: int) -> dict[str, Any]:
         """A recording; see decoding_engine.py."""
         self.ask("attach", None)
@@ -153,12 +160,14 @@ def alternate(engines: list[Engine], rounds: Rounds) -> None:
     order = random.Random(0)
     for cycle in range(CYCLES):
         engine = engines[cycle % len(engines)]
-        kinds = ["absent_again", "idle", "armed_host", "exporting"]
+        kinds = ["absent_again", "busy_neighbour", "idle", "armed_host", "exporting"]
         order.shuffle(kinds)
         before = engine.absent_ns()
         for kind in kinds:
             if kind == "absent_again":
                 took = engine.absent_ns()
+            elif kind == "busy_neighbour":
+                took = engine.beside_ns()
             elif kind == "idle":
                 took = engine.idle_ns()
             elif kind == "armed_host":
@@ -225,9 +234,17 @@ def print_results(rounds: Rounds) -> None:
         f" {rounds.median('torch_bytes') / 1e6:.1f} MB"
     )
     print(f"absent rounds against absent rounds: {paired(rounds.ratios['absent_again_vs_absent_time'])}")
+    print(
+        "absent rounds beside a process that has nothing to do with it, as busy and of as low a priority as the"
+        f" exporter: {paired(rounds.ratios['busy_neighbour_vs_absent_time'])}"
+    )
     print("ratios: median of the rounds, and a 95 % bootstrap interval")
     for name in ("idle", "armed_host", "torch_profiler", "exporting"):
         print(f"RATIO {name}_vs_absent_time {paired(rounds.ratios[f'{name}_vs_absent_time'])}")
+    exporting, neighbour = (rounds.ratios[f"{name}_vs_absent_time"] for name in ("exporting", "busy_neighbour"))
+    spread = interval(lambda source: resampled_median(source, exporting) / resampled_median(source, neighbour))
+    ratio = statistics.median(exporting) / statistics.median(neighbour)
+    print(f"RATIO exporting_vs_busy_neighbour_time {ratio:.4f}  {spread}")
     ours, other = rounds.values["flush_s"], rounds.values["torch_flush_s"]
     spread = interval(lambda source: resampled_median(source, ours) / resampled_median(source, other))
     print(f"RATIO flush_vs_torch_profiler_time {statistics.median(ours) / statistics.median(other):.4f}  {spread}")
