@@ -1,8 +1,9 @@
-"""A streaming client, and what it measures."""
+"""A streaming client, and how what it measures is held against what the engine recorded."""
 
 from __future__ import annotations
 
 import json
+import statistics
 import time
 
 import requests
@@ -25,6 +26,19 @@ def arrivals(url: str, prompt: str, tokens: int) -> list[float]:
             if line.startswith(b"data: {") and json.loads(line[6:])["choices"]:
                 times.append(time.monotonic())
     return times
+
+
+def slope(times_ns: list[int], intervals_ns: list[int]) -> float:
+    """A client's time over the engine's on the same steps: the median over stretches of half of them.
+
+    `times_ns` say when the client had the outputs, `intervals_ns` what each of these steps took. A
+    client that was held up for once spoils two of the stretches.
+    """
+    clock = [sum(intervals_ns[:n]) for n in range(1, len(intervals_ns) + 1)]
+    half = len(times_ns) // 2
+    return statistics.median(
+        (times_ns[n + half] - times_ns[n]) / (clock[n + half] - clock[n]) for n in range(len(times_ns) - half)
+    )
 
 
 def _body(url: str, prompt: str, tokens: int) -> dict[str, object]:

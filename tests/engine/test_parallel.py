@@ -11,6 +11,7 @@ from typing import Any
 import pytest
 from otlp_sink import OtlpSink
 from scripts import run_script
+from streaming import slope
 
 from vime_otel.data.recording import ENGINE_PART, StepRow
 from vime_otel.data.rundir import RunDirectory
@@ -77,19 +78,6 @@ class Recorded:
             for span in by_id.values():
                 if span.parent_span_id:
                     assert span.parent_span_id in by_id
-
-
-def slope(times_ns: list[int], intervals_ns: list[int]) -> float:
-    """A client's time over the engine's on the same steps: the median over stretches of half of them.
-
-    `times_ns` say when the client had the outputs, `intervals_ns` what each of these steps took. A
-    client that was held up for once spoils two of the stretches.
-    """
-    clock = [sum(intervals_ns[:n]) for n in range(1, len(intervals_ns) + 1)]
-    half = len(times_ns) // 2
-    return statistics.median(
-        (times_ns[n + half] - times_ns[n]) / (clock[n + half] - clock[n]) for n in range(len(times_ns) - half)
-    )
 
 
 @dataclass
