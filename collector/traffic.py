@@ -42,7 +42,7 @@ async def send_completions(
     """
     timeout = aiohttp.ClientTimeout(total=timeout_s)
     try:
-        model = await _model(session, worker_url, timeout)
+        model = await served_model(session, worker_url, timeout)
     except (
         aiohttp.ClientError,
         _Refused,
@@ -75,8 +75,8 @@ async def send_completions(
     return TrafficResult(count, len(failures), tuple(dict.fromkeys(failures)))
 
 
-async def _model(session: aiohttp.ClientSession, worker_url: str, timeout: aiohttp.ClientTimeout) -> str:
-    """The name of the first model that the worker serves."""
+async def served_model(session: aiohttp.ClientSession, worker_url: str, timeout: aiohttp.ClientTimeout) -> str:
+    """The name of the first model that the worker serves; raises whatever an answer without one leads to."""
     async with session.get(f"{worker_url}/v1/models", timeout=timeout) as response:
         await _require_200(response)
         return str((await response.json(content_type=None))["data"][0]["id"])

@@ -2,10 +2,12 @@
 
 from __future__ import annotations
 
+import functools
 import math
 import shlex
 from collections.abc import Callable, Sequence
-from typing import Any, TypeVar
+from pathlib import Path
+from typing import TYPE_CHECKING, Any, TypeVar, cast
 from urllib.parse import urlsplit
 
 import click
@@ -13,8 +15,12 @@ import click
 from ..data import settings
 from ..data.errors import UsageError
 
+if TYPE_CHECKING:
+    from collector.train_log import TrainLog
+
 _Command = TypeVar("_Command", bound=Callable[..., Any])
 _MOST_WORKERS = 1_000_000
+_LOG = "vime_otel.train_log"
 
 
 def clean_url(text: str) -> str:
@@ -68,16 +74,47 @@ FOLDER = Text(4000)
 
 
 def engine_options(command: _Command) -> _Command:
-    """`--router`, `--worker`, `--limit`: which engines a command reaches."""
+    """`--router`, `--log`, `--worker`, `--limit`: which engines a command reaches.
+
+    The command gets the router that the log names as its `router`; `named_log` has the log.
+    """
+
+    @functools.wraps(command)
+    def with_log(*args: Any, log: str | None, router: str | None, **kwargs: Any) -> Any:
+        if log is not None:
+            found = _read_log(log)
+            click.get_current_context().meta[_LOG] = found
+            router = router or found.router_url
+        return command(*args, router=router, **kwargs)
+
+    wrapped = cast(_Command, with_log)
     for option in (
         click.option("--limit", type=click.IntRange(1, _MOST_WORKERS), metavar="N", help="Only the first N workers."),
         click.option(
             "--worker", "workers", multiple=True, type=clean_url, metavar="URL", help="A worker; may be repeated."
         ),
+        click.option(
+            "--log",
+            type=FOLDER,
+            metavar="FILE",
+            help="A training log; the last router that it names is meant.",
+        ),
         click.option("--router", type=clean_url, metavar="URL", help="The router whose workers are meant."),
     ):
-        command = option(command)
-    return command
+        wrapped = option(wrapped)
+    return wrapped
+
+
+def named_log() -> TrainLog | None:
+    """The training log that the running command was given."""
+    found: TrainLog | None = click.get_current_context().meta.get(_LOG)
+    return found
+
+
+def _read_log(path: str) -> TrainLog:
+    from collector.train_log import read_train_log
+
+    return read_train_log(Path(path))
 
 
 def engine_arguments(router: str | None, workers: Sequence[str], limit: int | None) -> str:

@@ -3,25 +3,40 @@
 from __future__ import annotations
 
 import asyncio
+import contextlib
+import os
+from collections.abc import Callable, Coroutine, Sequence
+from pathlib import Path
+from typing import Any, TypeVar
 
+import aiohttp
 import click
-from rich.table import Table
 
 from collector.http_client import new_session
-from collector.router import find_workers
-from collector.torch_profiler import Action, Outcome, profile_all
-from vime_otel.data.summary import counted
+from collector.profile_session import ProfilePlan, ProfileResult, run_profile
+from collector.router import Worker, find_workers
+from collector.torch_profiler import Outcome, ProfileOptions, start_all, stop_all
+from collector.trace_run import write_profile_run
+from collector.worker_filter import PassedOver, WorkerFilter, select_workers
 
 from ..data import settings
-from .options import Seconds, engine_arguments, engine_options, json_option
-from .output import console, print_json
+from ..data.errors import UsageError
+from ..data.rundir import find_run, runs_root
+from ..version import __version__
+from .options import FOLDER, Seconds, Text, engine_arguments, engine_options, json_option, named_log, runs_option
+from .output import print_json
+from .profile_options import MOST_SECONDS, filter_options, start_options
+from .profile_tables import print_chosen, print_manifest, print_outcomes
+from .signals import Interrupts
+from .status import status_line
 
-_MOST_SECONDS = 86_400
+_T = TypeVar("_T")
+Say = Callable[[str], None]
 
 
 @click.group()
 def profile() -> None:
-    """Start or stop vLLM's torch profiler on every worker at once.
+    """Run vLLM's torch profiler on every worker at once.
 
     The workers write their traces where their own --profiler-config says.
     """
@@ -29,69 +44,245 @@ def profile() -> None:
 
 @profile.command()
 @engine_options
-@click.option(
-    "--timeout", type=Seconds(0.1, _MOST_SECONDS), default=60.0, show_default=True, help="Seconds per worker."
-)
+@filter_options
+@start_options
+@click.option("--prefix", type=Text(100), metavar="TEXT", help="What the traces' names begin with.")
+@click.option("--unbounded", is_flag=True, help="Let it run until it is stopped: traces grow by megabytes a step.")
 @json_option
-def start(router: str | None, workers: tuple[str, ...], limit: int | None, timeout: float, as_json: bool) -> int:
-    """Start the torch profiler on every worker."""
-    return _run("start", router, workers, limit, timeout, as_json)
+def start(
+    router: str | None,
+    workers: tuple[str, ...],
+    wanted: WorkerFilter,
+    dry_run: bool,
+    iterations: int,
+    delay_iterations: int | None,
+    profiler_kwargs: dict[str, Any] | None,
+    max_seconds: float,
+    restart: bool,
+    timeout: float,
+    prefix: str | None,
+    unbounded: bool,
+    as_json: bool,
+) -> int:
+    """Start the torch profiler on every worker.
+
+    Where vLLM is too old to end it after --iterations by itself, this command waits --max-seconds and stops it.
+    """
+    options = ProfileOptions(prefix, delay_iterations, 0 if unbounded else iterations, profiler_kwargs)
+
+    async def ask(session: aiohttp.ClientSession, chosen: list[Worker], say: Say) -> list[Outcome]:
+        urls = [worker.url for worker in chosen]
+        outcomes = await start_all(session, urls, lambda number: options, timeout, restart)
+        endless = [url for url, outcome in zip(urls, outcomes, strict=True) if outcome.ok and not outcome.bounded]
+        if endless and not unbounded:
+            await _stop_later(session, endless, max_seconds, say)
+        return outcomes
+
+    return _ask_all("start", router, workers, wanted, dry_run, as_json, ask)
 
 
 @profile.command()
 @engine_options
+@filter_options
 @click.option(
-    "--timeout",
-    type=Seconds(0.1, _MOST_SECONDS),
+    "--stop-timeout",
+    type=Seconds(0.1, MOST_SECONDS),
     default=1800.0,
     show_default=True,
     help="Seconds per worker; writing a long trace takes minutes.",
 )
 @json_option
-def stop(router: str | None, workers: tuple[str, ...], limit: int | None, timeout: float, as_json: bool) -> int:
-    """Stop the torch profiler on every worker; harmless where none runs."""
-    return _run("stop", router, workers, limit, timeout, as_json)
-
-
-def _run(
-    action: Action,
+def stop(
     router: str | None,
     workers: tuple[str, ...],
-    limit: int | None,
-    timeout_s: float,
+    wanted: WorkerFilter,
+    dry_run: bool,
+    stop_timeout: float,
     as_json: bool,
 ) -> int:
-    outcomes = asyncio.run(_ask(action, router, workers, limit, timeout_s))
+    """Stop the torch profiler on every worker; harmless where none runs."""
+
+    async def ask(session: aiohttp.ClientSession, chosen: list[Worker], say: Say) -> list[Outcome]:
+        done = 0
+
+        def count(outcome: Outcome) -> None:
+            nonlocal done
+            done += 1
+            say(f"{done} of {len(chosen)} answered; {outcome.url} {outcome.state}")
+
+        say(f"stopping {len(chosen)}; writing a trace may take minutes")
+        return await stop_all(session, [worker.url for worker in chosen], stop_timeout, count)
+
+    return _ask_all("stop", router, workers, wanted, dry_run, as_json, ask)
+
+
+@profile.command()
+@engine_options
+@filter_options
+@start_options
+@click.option(
+    "--requests", type=click.IntRange(0, 1000), default=0, metavar="N", help="Send N completions to each worker."
+)
+@click.option(
+    "--stop-timeout",
+    type=Seconds(0.1, MOST_SECONDS),
+    default=1800.0,
+    show_default=True,
+    help="Seconds per worker to write its trace in.",
+)
+@click.option(
+    "--trace-dir",
+    type=FOLDER,
+    metavar="DIR",
+    help="The workers' torch_profiler_dir as this machine sees it (default: what --log says).",
+)
+@click.option("--run", "into", metavar="RUN", help="Put the traces into this run instead of a new one.")
+@click.option("--copy", is_flag=True, help="Copy the traces instead of linking them.")
+@click.option("--label", type=Text(100), metavar="TEXT", help="A name for the new run.")
+@runs_option
+@json_option
+def run(
+    router: str | None,
+    workers: tuple[str, ...],
+    wanted: WorkerFilter,
+    dry_run: bool,
+    iterations: int,
+    delay_iterations: int | None,
+    profiler_kwargs: dict[str, Any] | None,
+    max_seconds: float,
+    restart: bool,
+    timeout: float,
+    requests: int,
+    stop_timeout: float,
+    trace_dir: str | None,
+    into: str | None,
+    copy: bool,
+    label: str | None,
+    runs: str | None,
+    as_json: bool,
+) -> int:
+    """Profile some steps on every worker, wait for the traces, and gather them into a run.
+
+    Without --requests it waits for the work that comes anyway. It is done when every worker has left a whole trace.
+    """
+    root = runs_root(runs)
+    target = find_run(root, into).path if into else None
+    plan = ProfilePlan(
+        session=os.urandom(4).hex(),
+        trace_dir=_trace_dir(trace_dir),
+        iterations=iterations,
+        delay_iterations=delay_iterations,
+        profiler_kwargs=profiler_kwargs,
+        requests=requests,
+        max_seconds=max_seconds,
+        start_timeout_s=timeout,
+        stop_timeout_s=stop_timeout,
+        restart=restart,
+    )
+
+    async def work(say: Say) -> ProfileResult | None:
+        async with new_session() as session:
+            chosen, others = await _choose(session, router, workers, wanted)
+            if dry_run:
+                _print_dry(chosen, others, as_json)
+                return None
+            return await run_profile(session, chosen, plan, say)
+
+    result = _run_async(work)
+    if result is None:
+        return 0
+    path, manifest = write_profile_run(target, root, plan, result, __version__, label, copy)
     if as_json:
-        print_json({"action": action, "workers": [outcome.as_dict() for outcome in outcomes]})
+        print_json({"run": str(path), "ok": result.ok, **manifest})
     else:
-        _print(action, outcomes, engine_arguments(router, workers, limit))
+        print_manifest(path, root, result, manifest)
+    return 0 if result.ok else 1
+
+
+def _trace_dir(given: str | None) -> Path:
+    log = named_log()
+    found = given or (log.trace_dir if log else None)
+    if not found:
+        raise UsageError(
+            "where do the workers write their traces? name their torch_profiler_dir, as this machine sees it, with"
+            " --trace-dir DIR"
+        )
+    return Path(found)
+
+
+def _ask_all(
+    action: str,
+    router: str | None,
+    workers: tuple[str, ...],
+    wanted: WorkerFilter,
+    dry_run: bool,
+    as_json: bool,
+    ask: Callable[[aiohttp.ClientSession, list[Worker], Say], Coroutine[Any, Any, list[Outcome]]],
+) -> int:
+    """Choose the workers, ask them, and tell what became of each."""
+
+    async def work(say: Say) -> tuple[list[Outcome], list[PassedOver]] | None:
+        async with new_session() as session:
+            chosen, others = await _choose(session, router, workers, wanted)
+            if dry_run:
+                _print_dry(chosen, others, as_json)
+                return None
+            return await ask(session, chosen, say), others
+
+    found = _run_async(work)
+    if found is None:
+        return 0
+    outcomes, others = found
+    if as_json:
+        print_json({"action": action, "workers": [outcome.as_dict() for outcome in outcomes], **_passed_over(others)})
+    else:
+        print_outcomes(action, outcomes, others, engine_arguments(router, workers, wanted.limit))
     return 0 if all(outcome.ok for outcome in outcomes) else 1
 
 
-async def _ask(
-    action: Action, router: str | None, worker_urls: tuple[str, ...], limit: int | None, timeout_s: float
-) -> list[Outcome]:
-    async with new_session() as session:
-        api_key = settings.secret(settings.ROUTER_KEY) or None
-        found = await find_workers(session, router, worker_urls, limit, api_key)
-        return await profile_all(session, action, [worker.url for worker in found], timeout_s)
+async def _choose(
+    session: aiohttp.ClientSession, router: str | None, worker_urls: tuple[str, ...], wanted: WorkerFilter
+) -> tuple[list[Worker], list[PassedOver]]:
+    api_key = settings.secret(settings.ROUTER_KEY) or None
+    found = await find_workers(session, router, worker_urls, None, api_key)
+    return await select_workers(session, found, wanted)
 
 
-def _print(action: Action, outcomes: list[Outcome], named: str) -> None:
-    out = console()
-    table = Table(box=None, pad_edge=False)
-    table.add_column("worker", no_wrap=True)
-    table.add_column("outcome", no_wrap=True)
-    table.add_column("", overflow="fold")
-    for outcome in outcomes:
-        table.add_row(outcome.url, outcome.state, outcome.detail)
-    out.print(table)
-    good = [outcome for outcome in outcomes if outcome.ok]
-    out.print(f"{action}: {len(good)} of {counted(len(outcomes), 'worker')}")
-    if action == "start" and good:
-        out.print(
-            "A trace is written once max_iterations steps are done and one more step has come: send some requests.",
-            soft_wrap=True,
-        )
-        out.print(f"next: vime-otel profile stop {named}", soft_wrap=True)
+def _run_async(work: Callable[[Say], Coroutine[Any, Any, _T]]) -> _T:
+    """Run it; the first signal cancels it, so that it can stop what it started."""
+
+    async def guarded() -> _T:
+        with Interrupts() as interrupts, status_line() as say:
+            task = asyncio.ensure_future(work(say))
+            signal = asyncio.ensure_future(interrupts.wait())
+            await asyncio.wait({task, signal}, return_when=asyncio.FIRST_COMPLETED)
+            if not task.done():
+                task.cancel()
+                with contextlib.suppress(asyncio.CancelledError):
+                    await task
+                raise KeyboardInterrupt
+            signal.cancel()
+            return task.result()
+
+    return asyncio.run(guarded())
+
+
+async def _stop_later(session: aiohttp.ClientSession, urls: Sequence[str], seconds: float, say: Say) -> None:
+    """Bound by hand what these versions do not bound; an interruption stops it at once."""
+    say(f"{len(urls)} of these versions of vLLM do not end a profile by themselves: stopping it in {seconds:g} s")
+    try:
+        await asyncio.sleep(seconds)
+    finally:
+        await asyncio.shield(stop_all(session, urls, MOST_SECONDS))
+
+
+def _print_dry(chosen: Sequence[Worker], others: Sequence[PassedOver], as_json: bool) -> None:
+    if as_json:
+        urls = [{"url": worker.url, "type": worker.worker_type, "model": worker.model} for worker in chosen]
+        print_json({"would_ask": urls, **_passed_over(others)})
+    else:
+        print_chosen(chosen, others)
+
+
+def _passed_over(others: Sequence[PassedOver]) -> dict[str, Any]:
+    return {"passed_over": [{"url": each.worker.url, "reason": each.reason} for each in others]}

@@ -1,0 +1,120 @@
+"""Options of `vime-otel profile`: which workers, and what a start says."""
+
+from __future__ import annotations
+
+import functools
+import json
+from collections.abc import Callable
+from typing import Any, TypeVar, cast
+
+import click
+
+from collector.torch_profiler import READ_SINCE
+from collector.worker_filter import WorkerFilter
+
+from ..data.errors import UsageError
+from .options import Seconds, Text
+
+_Command = TypeVar("_Command", bound=Callable[..., Any])
+MOST_SECONDS = 86_400
+_MOST_ITERATIONS = 1_000_000
+_SHORT_TEXT = 200
+
+
+def filter_options(command: _Command) -> _Command:
+    """`--worker-type`, `--model`, `--only-healthy/--all`, with `--limit`; passed on as `wanted`."""
+
+    @functools.wraps(command)
+    def with_filter(
+        *args: Any,
+        worker_types: tuple[str, ...],
+        models: tuple[str, ...],
+        only_healthy: bool,
+        limit: int | None,
+        **others: Any,
+    ) -> Any:
+        return command(*args, wanted=WorkerFilter(worker_types, models, only_healthy, limit), **others)
+
+    wrapped = cast(_Command, with_filter)
+    for option in (
+        click.option("--dry-run", is_flag=True, help="Only show who would be asked."),
+        click.option(
+            "--only-healthy/--all",
+            "only_healthy",
+            default=True,
+            show_default=True,
+            help="Pass over workers that are not healthy, or ask them, too.",
+        ),
+        click.option(
+            "--model",
+            "models",
+            multiple=True,
+            type=Text(_SHORT_TEXT),
+            metavar="NAME",
+            help="Only workers that serve this model; may be repeated.",
+        ),
+        click.option(
+            "--worker-type",
+            "worker_types",
+            multiple=True,
+            type=Text(_SHORT_TEXT),
+            metavar="TYPE",
+            help="Only regular, prefill or decode workers; may be repeated.",
+        ),
+    ):
+        wrapped = option(wrapped)
+    return wrapped
+
+
+def start_options(command: _Command) -> _Command:
+    """What a start says, and how long it may take."""
+    since = ".".join(map(str, READ_SINCE["max_iterations"]))
+    for option in (
+        click.option(
+            "--timeout",
+            type=Seconds(0.1, MOST_SECONDS),
+            default=60.0,
+            show_default=True,
+            help="Seconds for a worker to start in.",
+        ),
+        click.option("--restart", is_flag=True, help="End a profile that is running already: it may be a colleague's."),
+        click.option(
+            "--max-seconds",
+            type=Seconds(1, MOST_SECONDS),
+            default=60.0,
+            show_default=True,
+            help="Stop after so long where vLLM does not bound the profile by itself.",
+        ),
+        click.option(
+            "--profiler-kwargs",
+            type=_json_object,
+            metavar="JSON",
+            help=f"Arguments of torch.profiler.profile (vLLM {'.'.join(map(str, READ_SINCE['profiler_kwargs']))} on).",
+        ),
+        click.option(
+            "--delay",
+            "delay_iterations",
+            type=click.IntRange(0, _MOST_ITERATIONS),
+            metavar="N",
+            help=f"Steps to let pass first (vLLM {since} on).",
+        ),
+        click.option(
+            "--iterations",
+            type=click.IntRange(1, _MOST_ITERATIONS),
+            default=5,
+            show_default=True,
+            help=f"Steps to profile (vLLM {since} on; before, the server's own max_iterations counts).",
+        ),
+    ):
+        command = option(command)
+    return command
+
+
+def _json_object(text: str) -> dict[str, Any]:
+    try:
+        value = json.loads(text)
+    except ValueError:
+        value = None
+    if not isinstance(value, dict):
+        raise UsageError(f"--profiler-kwargs takes a JSON object such as '{{\"with_stack\": false}}', not {text!r:.60}")
+    return value
