@@ -36,7 +36,7 @@ class ProfilePlan:
     """
 
     session: str
-    """Distinguishes this profile's files, where the workers read a prefix: letters and digits."""
+    """16 hex digits: the id of a run of its own, and in the names of its files where the workers read a prefix."""
     trace_dir: Path
     iterations: int = 5
     delay_iterations: int | None = None
@@ -46,7 +46,7 @@ class ProfilePlan:
     max_seconds: float = 60.0
     start_timeout_s: float = 60.0
     stop_timeout_s: float = 1800.0
-    files_timeout_s: float = 60.0
+    files_timeout_s: float = 30.0
     restart: bool = False
 
     def options(self, number: int) -> ProfileOptions:
@@ -84,7 +84,14 @@ async def run_profile(
     urls = [worker.url for worker in workers]
     known: list[Outcome] = []
     try:
-        result.started = await start_all(session, urls, plan.options, plan.start_timeout_s, plan.restart, known.append)
+        result.started = await start_all(
+            session,
+            urls,
+            plan.options,
+            plan.start_timeout_s,
+            plan.stop_timeout_s if plan.restart else None,
+            known.append,
+        )
         running = [worker for worker, outcome in zip(workers, result.started, strict=True) if outcome.ok]
         say(f"started on {len(running)} of {len(workers)}")
         if running:
@@ -156,7 +163,9 @@ async def _collect(
     ]
     if started:
         say(f"waiting for the files in {plan.trace_dir}")
-        paths = await wait_until_still(plan.trace_dir, before, len(started), plan.files_timeout_s)
+        # vLLM answers a stop when the files are written; a shared folder may show them later.
+        least = sum(outcome.ok for outcome in result.stopped)
+        paths = await wait_until_still(plan.trace_dir, before, least, plan.files_timeout_s)
         prefixes = {plan.prefix(number): worker for number, worker in started}
         result.traces = await asyncio.to_thread(assign, paths, prefixes)
     for worker, outcome in zip(workers, result.started, strict=True):

@@ -110,17 +110,18 @@ async def start_all(
     urls: Sequence[str],
     options_of: Callable[[int], ProfileOptions],
     timeout_s: float,
-    restart: bool = False,
+    restart_s: float | None = None,
     on_outcome: OnOutcome = lambda outcome: None,
 ) -> list[Outcome]:
     """Start the profiler on every worker at the same moment, each within its own `timeout_s`.
 
     Versions are asked first, so that the starts go out together. `options_of(n)` are those for the n-th
-    URL. With `restart` a profile that is running is ended first. Outcomes come in the order of `urls`.
+    URL. With `restart_s` a profile that is running is ended first, within so many seconds: it writes its
+    trace. Outcomes come in the order of `urls`.
     """
     versions = await asyncio.gather(*(ask_version(session, url) for url in urls))
     starts = (
-        _start(session, url, version, options_of(number), timeout_s, restart, on_outcome)
+        _start(session, url, version, options_of(number), timeout_s, restart_s, on_outcome)
         for number, (url, version) in enumerate(zip(urls, versions, strict=True))
     )
     return list(await asyncio.gather(*starts))
@@ -168,16 +169,16 @@ async def _start(
     version: str,
     options: ProfileOptions,
     timeout_s: float,
-    restart: bool,
+    restart_s: float | None,
     on_outcome: OnOutcome,
 ) -> Outcome:
-    if restart and not tells_busy(version):
-        await _post(session, "stop", url, {}, timeout_s)
+    if restart_s and not tells_busy(version):
+        await _post(session, "stop", url, {}, restart_s)
     outcome = await _post(session, "start", url, options.body(version), timeout_s)
-    if restart and outcome.state == "busy":
-        stopped = await _post(session, "stop", url, {}, timeout_s)
+    if restart_s and outcome.state == "busy":
+        stopped = await _post(session, "stop", url, {}, restart_s)
         outcome = await _post(session, "start", url, options.body(version), timeout_s) if stopped.ok else stopped
-    notes = _notes(version, options, restart) if outcome.ok else ()
+    notes = _notes(version, options, restart_s is not None) if outcome.ok else ()
     bounded = bool(options.max_iterations) and "max_iterations" not in options.unread(version)
     outcome = replace(outcome, version=version, bounded=bounded, notes=notes)
     on_outcome(outcome)

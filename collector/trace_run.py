@@ -28,12 +28,11 @@ def write_profile_run(
 
     Raises VimeOtelError where they can't be written.
     """
-    recording_id = f"{plan.session:0>16}"
-    path = target or root / new_run_name(recording_id, label or "torch")
+    path = target or root / new_run_name(plan.session, label or "torch")
     try:
         manifest = gather(path, plan, result, copy)
         if target is None:
-            write_run(path, Recording(_header(recording_id, plan, result, version, label)))
+            write_run(path, Recording(_header(plan, result, version, label)))
     except OSError as error:
         raise VimeOtelError(
             f"the traces can't be gathered into {path} ({error.strerror}); they lie in {plan.trace_dir}"
@@ -41,12 +40,10 @@ def write_profile_run(
     return path, manifest
 
 
-def _header(
-    recording_id: str, plan: ProfilePlan, result: ProfileResult, version: str, label: str | None
-) -> dict[str, Any]:
+def _header(plan: ProfilePlan, result: ProfileResult, version: str, label: str | None) -> dict[str, Any]:
     """recording.json of a run without steps; `Header` of data.run_format."""
     return {
-        "id": recording_id,
+        "id": plan.session,
         "label": label,
         "complete": result.ok,
         "reasons": [f"{worker}: {why}" for worker, why in result.missing.items()],

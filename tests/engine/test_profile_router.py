@@ -2,52 +2,47 @@
 
 from __future__ import annotations
 
-import asyncio
 import gzip
 import json
-import time
 from pathlib import Path
+from typing import Any
 
 import pytest
-from running_stack import PROFILED_STEPS, RunningStack
+from running_stack import RunningStack
 
-from collector.http_client import new_session
-from collector.traffic import TrafficResult, send_completions
 from vime_otel.cli.main import main
 
 pytestmark = pytest.mark.engine
 
-FILES_S = 60.0
+STEPS = 3
 
 
-def outcomes(capsys: pytest.CaptureFixture[str], action: str, stack: RunningStack) -> dict[str, str]:
-    """What `vime-otel profile` says of each worker."""
+def profile(capsys: pytest.CaptureFixture[str], stack: RunningStack, *words: str) -> tuple[int, dict[str, Any]]:
+    """Exit status and JSON of `vime-otel profile` over both engines."""
     capsys.readouterr()
-    status = main(["profile", action, "--router", stack.router_url, "--json"])
-    workers = json.loads(capsys.readouterr().out)["workers"]
-    assert status == (0 if all(worker["ok"] for worker in workers) else 1)
-    return {worker["url"]: worker["state"] for worker in workers}
+    status = main(["profile", *words, "--router", stack.router_url, "--json"])
+    return status, json.loads(capsys.readouterr().out)
 
 
-def give_work(stack: RunningStack, tokens: int) -> list[TrafficResult]:
-    async def run() -> list[TrafficResult]:
-        async with new_session() as session:
-            sending = (send_completions(session, url, 2, "say something", tokens) for url in stack.worker_urls)
-            return list(await asyncio.gather(*sending))
+def run(
+    capsys: pytest.CaptureFixture[str], stack: RunningStack, runs: Path, *options: str
+) -> tuple[int, dict[str, Any]]:
+    """A profile of STEPS steps, with two completions to each engine."""
+    words = ["run", "--iterations", str(STEPS), "--requests", "2", "--trace-dir", str(stack.directory)]
+    return profile(capsys, stack, *words, "--runs", str(runs), *options)
 
-    return asyncio.run(run())
 
-
-def whole_traces(directory: Path) -> list[Path]:
-    """The traces in a directory that can be read to their end."""
-    found = []
-    for path in directory.glob("**/*.pt.trace.json.gz"):
-        try:
-            json.loads(gzip.decompress(path.read_bytes()))
-        except (EOFError, ValueError, OSError):
-            continue
-        found.append(path)
-    return found
+def assert_both_traces_whole(found: dict[str, Any], stack: RunningStack) -> None:
+    """One trace from each engine, non-empty, of as many steps as were asked for, whose it is being known."""
+    assert found["missing"] == []
+    assert {entry["worker"] for entry in found["traces"]} == set(stack.worker_urls)
+    for entry in found["traces"]:
+        assert entry["status"] == "whole"
+        assert Path(entry["source"]).parent == stack.torch_dirs[entry["worker"]]
+        trace = json.loads(gzip.decompress((Path(found["run"]) / "torch" / entry["file"]).read_bytes()))
+        names = [str(event.get("name")) for event in trace["traceEvents"]]
+        assert sum(name.startswith("execute_") for name in names) >= STEPS
+        assert any(name.startswith("aten::") for name in names)
 
 
 def test_the_router_lists_both_engines_as_workers(
@@ -59,18 +54,27 @@ def test_the_router_lists_both_engines_as_workers(
     assert all(worker["healthy"] for worker in listed)
 
 
-def test_start_reaches_both_engines_and_both_write_a_trace(
-    engine_stack: RunningStack, capsys: pytest.CaptureFixture[str]
+def test_a_run_ends_with_a_whole_trace_of_each_engine_and_again_at_once(
+    engine_stack: RunningStack, capsys: pytest.CaptureFixture[str], tmp_path: Path
 ) -> None:
-    urls = engine_stack.worker_urls
+    for _ in range(2):
+        status, found = run(capsys, engine_stack, tmp_path)
+        assert_both_traces_whole(found, engine_stack)
+        assert status == 0
+
+
+def test_a_forgotten_start_is_busy_and_restart_ends_it(
+    engine_stack: RunningStack, capsys: pytest.CaptureFixture[str], tmp_path: Path
+) -> None:
     try:
-        assert outcomes(capsys, "start", engine_stack) == dict.fromkeys(urls, "started")
-        assert outcomes(capsys, "start", engine_stack) == dict.fromkeys(urls, "busy")
-        assert give_work(engine_stack, tokens=2 * PROFILED_STEPS) == [TrafficResult(2, 0)] * 2
-        deadline = time.monotonic() + FILES_S
-        while not all(whole_traces(directory) for directory in engine_stack.torch_dirs.values()):
-            assert time.monotonic() < deadline, [list(d.glob("**/*")) for d in engine_stack.torch_dirs.values()]
-            time.sleep(0.2)
+        status, started = profile(capsys, engine_stack, "start")
+        assert (status, {worker["state"] for worker in started["workers"]}) == (0, {"started"})
+        status, found = run(capsys, engine_stack, tmp_path)
+        assert status == 1
+        assert [missing["why"].split(":")[0] for missing in found["missing"]] == ["busy", "busy"]
+        status, found = run(capsys, engine_stack, tmp_path, "--restart")
+        assert_both_traces_whole(found, engine_stack)
+        assert status == 0
     finally:
-        stopped = outcomes(capsys, "stop", engine_stack)
-    assert stopped == dict.fromkeys(urls, "stopped")
+        status, stopped = profile(capsys, engine_stack, "stop")
+    assert (status, {worker["state"] for worker in stopped["workers"]}) == (0, {"stopped"})

@@ -72,7 +72,9 @@ class Worker:
         return web.Response()
 
     def started(self, options: ProfileOptions = FULL, restart: bool = False) -> Outcome:
-        return ask([self.routes], lambda session, urls: start_all(session, urls, lambda n: options, 5, restart))[0]
+        return ask(
+            [self.routes], lambda session, urls: start_all(session, urls, lambda n: options, 5, 5 if restart else None)
+        )[0]
 
 
 @pytest.mark.parametrize(("act", "done"), [(start, "started"), (stop, "stopped")])

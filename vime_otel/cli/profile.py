@@ -25,7 +25,7 @@ from ..data.rundir import find_run, runs_root
 from ..version import __version__
 from .options import FOLDER, Seconds, Text, engine_arguments, engine_options, json_option, named_log, runs_option
 from .output import print_json
-from .profile_options import MOST_SECONDS, filter_options, start_options
+from .profile_options import MOST_SECONDS, filter_options, start_options, stop_timeout_option
 from .profile_tables import print_chosen, print_manifest, print_outcomes
 from .signals import Interrupts
 from .status import status_line
@@ -60,6 +60,7 @@ def start(
     max_seconds: float,
     restart: bool,
     timeout: float,
+    stop_timeout: float,
     prefix: str | None,
     unbounded: bool,
     as_json: bool,
@@ -72,10 +73,10 @@ def start(
 
     async def ask(session: aiohttp.ClientSession, chosen: list[Worker], say: Say) -> list[Outcome]:
         urls = [worker.url for worker in chosen]
-        outcomes = await start_all(session, urls, lambda number: options, timeout, restart)
+        outcomes = await start_all(session, urls, lambda number: options, timeout, stop_timeout if restart else None)
         endless = [url for url, outcome in zip(urls, outcomes, strict=True) if outcome.ok and not outcome.bounded]
         if endless and not unbounded:
-            await _stop_later(session, endless, max_seconds, say)
+            await _stop_later(session, endless, max_seconds, stop_timeout, say)
         return outcomes
 
     return _ask_all("start", router, workers, wanted, dry_run, as_json, ask)
@@ -84,13 +85,7 @@ def start(
 @profile.command()
 @engine_options
 @filter_options
-@click.option(
-    "--stop-timeout",
-    type=Seconds(0.1, MOST_SECONDS),
-    default=1800.0,
-    show_default=True,
-    help="Seconds per worker; writing a long trace takes minutes.",
-)
+@stop_timeout_option
 @json_option
 def stop(
     router: str | None,
@@ -124,11 +119,11 @@ def stop(
     "--requests", type=click.IntRange(0, 1000), default=0, metavar="N", help="Send N completions to each worker."
 )
 @click.option(
-    "--stop-timeout",
-    type=Seconds(0.1, MOST_SECONDS),
-    default=1800.0,
+    "--files-timeout",
+    type=Seconds(0, MOST_SECONDS),
+    default=30.0,
     show_default=True,
-    help="Seconds per worker to write its trace in.",
+    help="Seconds to wait for the files after that; a shared folder may show them late.",
 )
 @click.option(
     "--trace-dir",
@@ -152,8 +147,9 @@ def run(
     max_seconds: float,
     restart: bool,
     timeout: float,
-    requests: int,
     stop_timeout: float,
+    requests: int,
+    files_timeout: float,
     trace_dir: str | None,
     into: str | None,
     copy: bool,
@@ -168,7 +164,7 @@ def run(
     root = runs_root(runs)
     target = find_run(root, into).path if into else None
     plan = ProfilePlan(
-        session=os.urandom(4).hex(),
+        session=os.urandom(8).hex(),
         trace_dir=_trace_dir(trace_dir),
         iterations=iterations,
         delay_iterations=delay_iterations,
@@ -177,6 +173,7 @@ def run(
         max_seconds=max_seconds,
         start_timeout_s=timeout,
         stop_timeout_s=stop_timeout,
+        files_timeout_s=files_timeout,
         restart=restart,
     )
 
@@ -267,13 +264,15 @@ def _run_async(work: Callable[[Say], Coroutine[Any, Any, _T]]) -> _T:
     return asyncio.run(guarded())
 
 
-async def _stop_later(session: aiohttp.ClientSession, urls: Sequence[str], seconds: float, say: Say) -> None:
+async def _stop_later(
+    session: aiohttp.ClientSession, urls: Sequence[str], seconds: float, stop_timeout_s: float, say: Say
+) -> None:
     """Bound by hand what these versions do not bound; an interruption stops it at once."""
     say(f"{len(urls)} of these versions of vLLM do not end a profile by themselves: stopping it in {seconds:g} s")
     try:
         await asyncio.sleep(seconds)
     finally:
-        await asyncio.shield(stop_all(session, urls, MOST_SECONDS))
+        await asyncio.shield(stop_all(session, urls, stop_timeout_s))
 
 
 def _print_dry(chosen: Sequence[Worker], others: Sequence[PassedOver], as_json: bool) -> None:

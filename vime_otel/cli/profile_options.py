@@ -66,10 +66,20 @@ def filter_options(command: _Command) -> _Command:
     return wrapped
 
 
+stop_timeout_option = click.option(
+    "--stop-timeout",
+    type=Seconds(0.1, MOST_SECONDS),
+    default=1800.0,
+    show_default=True,
+    help="Seconds for a worker to write its trace in; a long one takes minutes.",
+)
+
+
 def start_options(command: _Command) -> _Command:
     """What a start says, and how long it may take."""
     since = ".".join(map(str, READ_SINCE["max_iterations"]))
     for option in (
+        stop_timeout_option,
         click.option(
             "--timeout",
             type=Seconds(0.1, MOST_SECONDS),
