@@ -23,6 +23,7 @@ from .traffic import TrafficResult, send_completions
 
 Say = Callable[[str], None]
 
+PROMPT = "profile"
 _LOOK_S = 0.5
 _FLUSHING_STEPS = 2
 """Steps beyond the profiled ones: the trace is written when one more step arrives."""
@@ -42,7 +43,7 @@ class ProfilePlan:
     delay_iterations: int | None = None
     profiler_kwargs: Mapping[str, Any] | None = None
     requests: int = 0
-    prompt: str = "profile"
+    prompt: str = PROMPT
     max_seconds: float = 60.0
     start_timeout_s: float = 60.0
     stop_timeout_s: float = 1800.0
@@ -92,6 +93,9 @@ async def run_profile(
             plan.stop_timeout_s if plan.restart else None,
             known.append,
         )
+        if plan.restart and any(_reads_no_prefix(plan, outcome) for outcome in result.started):
+            # What was running before has written its trace by now, and no prefix would tell it from ours.
+            before = await asyncio.to_thread(find_traces, plan.trace_dir)
         running = [worker for worker, outcome in zip(workers, result.started, strict=True) if outcome.ok]
         say(f"started on {len(running)} of {len(workers)}")
         if running:
@@ -166,12 +170,18 @@ async def _collect(
         # vLLM answers a stop when the files are written; a shared folder may show them later.
         least = sum(outcome.ok for outcome in result.stopped)
         paths = await wait_until_still(plan.trace_dir, before, least, plan.files_timeout_s)
-        prefixes = {plan.prefix(number): worker for number, worker in started}
-        result.traces = await asyncio.to_thread(assign, paths, prefixes)
+        unread = {number for number, worker in started if _reads_no_prefix(plan, result.started[number])}
+        prefixes = {plan.prefix(number): worker for number, worker in started if number not in unread}
+        others = [worker for number, worker in started if number in unread]
+        result.traces = await asyncio.to_thread(assign, paths, prefixes, others)
     for worker, outcome in zip(workers, result.started, strict=True):
         why = _why_missing(worker, outcome, plan, result)
         if why:
             result.missing[shown(worker.url)] = why
+
+
+def _reads_no_prefix(plan: ProfilePlan, outcome: Outcome) -> bool:
+    return "profile_prefix" in plan.options(0).unread(outcome.version)
 
 
 def _why_missing(worker: Worker, outcome: Outcome, plan: ProfilePlan, result: ProfileResult) -> str:

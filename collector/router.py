@@ -30,6 +30,8 @@ class Worker:
     model: str = ""
     trouble: str = ""
     """Why it can't be reached, where we tried."""
+    named: bool = False
+    """Whether it was named by its URL, and not by a router."""
 
 
 async def find_workers(
@@ -42,7 +44,7 @@ async def find_workers(
     """The workers named by URL and those of the router, at most `limit`; raises VimeOtelError."""
     if not router_url and not worker_urls:
         raise UsageError("which engines? name the router with --router URL, or workers with --worker URL")
-    workers = [Worker(worker_url(url)) for url in worker_urls]
+    workers = [Worker(worker_url(url), named=True) for url in worker_urls]
     if router_url:
         workers += await list_workers(session, router_url, api_key)
     return _distinct(workers)[:limit]
@@ -66,6 +68,12 @@ async def list_workers(session: aiohttp.ClientSession, router_url: str, api_key:
         ) from error
     if status in (401, 403):
         raise VimeOtelError(f"the router {router_url} asks for a key (HTTP {status}); set VIME_OTEL_ROUTER_KEY")
+    if status == 503:
+        raise VimeOtelError(
+            f"the router {router_url} has no worker that it can use (HTTP 503); wait until the engines are up, look"
+            " whether this is this job's router (the last `Router launched at` of its log; --log FILE), or name the"
+            " engines with --worker URL"
+        )
     if status != 200:
         raise VimeOtelError(f"{router_url}/workers answered HTTP {status}; is that the router's URL?")
     workers = _distinct(_parse(router_url, body))

@@ -53,7 +53,7 @@ def find_traces(directory: Path) -> dict[Path, Stamp]:
     """All traces below a directory; raises VimeOtelError where it is none."""
     if not directory.is_dir():
         raise VimeOtelError(
-            f"{directory} is no folder here: name the engines' torch_profiler_dir, as this machine sees it, with"
+            f"{directory} is no folder here; name the engines' torch_profiler_dir, as this machine sees it, with"
             " --trace-dir DIR"
         )
     found = {}

@@ -23,15 +23,21 @@ class FoundTrace:
     content: TraceContent
 
 
-def assign(paths: Sequence[Path], prefixes: Mapping[str, Worker]) -> list[FoundTrace]:
-    """Read traces and tell whose they are: by prefix, by the process that wrote them where it runs here, or since
-    there is one worker only."""
-    local = {host_and_port(each.url)[1]: each for each in prefixes.values() if _is_here(each)}
-    only = next(iter(prefixes.values())) if len(prefixes) == 1 else None
+def assign(paths: Sequence[Path], prefixes: Mapping[str, Worker], others: Sequence[Worker]) -> list[FoundTrace]:
+    """Read traces and tell whose they are; those that are another profile's are left out.
+
+    `prefixes` are of the workers that were told one, and these are known by it. `others` read none: theirs
+    are known by the process that wrote them where it runs here, or since there is one such worker only.
+    """
+    local = {host_and_port(each.url)[1]: each for each in others if _is_here(each)}
+    only = others[0] if len(others) == 1 else None
     found = []
     for path in paths:
+        worker = _by_prefix(path.name, prefixes)
+        if worker is None and not others:
+            continue
         content = read_trace(path)
-        worker = _by_prefix(path.name, prefixes) or _by_process(content.pid, local) or only
+        worker = worker or _by_process(content.pid, local) or only
         found.append(FoundTrace(path, worker, rank_of(path.name), content))
     return found
 

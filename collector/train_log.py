@@ -31,6 +31,14 @@ _FIELD = re.compile(
 )
 
 ROUTES = ("/start_profile", "/stop_profile")
+SYMPTOMS = (
+    "Failed to start profiler",
+    "Failed to stop profiler",
+    'POST /start_profile HTTP/1.1" 404',
+    'POST /start_profile HTTP/1.1" 409',
+    "RPC call to execute_model timed out",
+)
+"""Texts in vLLM's lines that tell of a profile's failure."""
 
 
 @dataclass
@@ -47,6 +55,8 @@ class TrainLog:
     servers: list[str] = field(default_factory=list)
     routes: set[str] = field(default_factory=set)
     settings: dict[str, str] = field(default_factory=dict)
+    symptoms: dict[str, int] = field(default_factory=dict)
+    """How many lines have each of SYMPTOMS."""
 
     @property
     def router_url(self) -> str:
@@ -93,6 +103,9 @@ def parse_train_log(path: Path, lines: Iterable[str]) -> TrainLog:
             log.routes.add(found["path"])
         elif found := _PARSED.search(line):
             log.parsed = _fields(found["value"])
+        for symptom in SYMPTOMS:
+            if symptom in line:
+                log.symptoms[symptom] = log.symptoms.get(symptom, 0) + 1
         for setting in _SETTING.finditer(line):
             log.settings[setting["name"]] = setting["value"]
     return log

@@ -21,7 +21,10 @@ _UNTOLD = ("", "unknown")
 
 @dataclass(frozen=True)
 class WorkerFilter:
-    """What a worker must be: empty means any. `limit` counts those that are left."""
+    """What a worker must be: empty means any. `limit` counts those that are left.
+
+    Health is asked of the workers that a router lists; one that was named is meant as it is.
+    """
 
     worker_types: tuple[str, ...] = ()
     models: tuple[str, ...] = ()
@@ -46,7 +49,8 @@ async def select_workers(
     """
     known = list(workers)
     if wanted.only_healthy:
-        known = await ask_health(session, known)
+        listed = await ask_health(session, [worker for worker in known if not worker.named])
+        known = [worker for worker in known if worker.named] + listed
     if wanted.models:
         known = list(await asyncio.gather(*(_with_model(session, worker) for worker in known)))
     chosen: list[Worker] = []
@@ -77,7 +81,7 @@ def _reason(worker: Worker, wanted: WorkerFilter, chosen: int) -> str:
         return f"type {worker.worker_type}"
     if wanted.models and worker.model not in wanted.models:
         return worker.trouble or f"model {worker.model or 'unknown'}"
-    if wanted.only_healthy and worker.healthy is False:
+    if wanted.only_healthy and worker.healthy is False and not worker.named:
         return f"unhealthy{f' ({worker.trouble})' if worker.trouble else ''}; --all asks it, too"
     if wanted.limit is not None and chosen >= wanted.limit:
         return f"beyond --limit {wanted.limit}"

@@ -49,10 +49,10 @@ def test_profile_reaches_every_worker_and_tells_each_outcome(
 def test_profile_as_json(two_workers: list[str], capsys: pytest.CaptureFixture[str]) -> None:
     assert main(["profile", "stop", "--worker", two_workers[0], "--json"]) == 0
     content = json.loads(capsys.readouterr().out)
-    assert content == {
-        "action": "stop",
-        "workers": [{"url": two_workers[0], "state": "stopped", "ok": True, "detail": ""}],
-    }
+    assert content["action"] == "stop"
+    assert [(each["url"], each["state"], each["ok"]) for each in content["workers"]] == [
+        (two_workers[0], "stopped", True)
+    ]
 
 
 def test_an_unreachable_router_is_status_1(capsys: pytest.CaptureFixture[str]) -> None:

@@ -76,33 +76,33 @@ FOLDER = Text(4000)
 def engine_options(command: _Command) -> _Command:
     """`--router`, `--log`, `--worker`, `--limit`: which engines a command reaches.
 
-    The command gets the router that the log names as its `router`; `named_log` has the log.
+    Where nothing else names engines, the router that the log names is the command's `router`;
+    `named_log` has the log.
     """
 
     @functools.wraps(command)
-    def with_log(*args: Any, log: str | None, router: str | None, **kwargs: Any) -> Any:
+    def with_log(*args: Any, log: str | None, router: str | None, workers: tuple[str, ...], **kwargs: Any) -> Any:
         if log is not None:
-            found = _read_log(log)
+            found = read_log(log)
             click.get_current_context().meta[_LOG] = found
-            router = router or found.router_url
-        return command(*args, router=router, **kwargs)
+            router = router if router or workers else found.router_url
+        return command(*args, router=router, workers=workers, **kwargs)
 
-    wrapped = cast(_Command, with_log)
+    log = click.option("--log", type=FOLDER, metavar="FILE", help="A training log; the last router in it is meant.")
+    return place_options(log(cast(_Command, with_log)))
+
+
+def place_options(command: _Command) -> _Command:
+    """`--router`, `--worker`, `--limit` alone."""
     for option in (
         click.option("--limit", type=click.IntRange(1, _MOST_WORKERS), metavar="N", help="Only the first N workers."),
         click.option(
             "--worker", "workers", multiple=True, type=clean_url, metavar="URL", help="A worker; may be repeated."
         ),
-        click.option(
-            "--log",
-            type=FOLDER,
-            metavar="FILE",
-            help="A training log; the last router that it names is meant.",
-        ),
         click.option("--router", type=clean_url, metavar="URL", help="The router whose workers are meant."),
     ):
-        wrapped = option(wrapped)
-    return wrapped
+        command = option(command)
+    return command
 
 
 def named_log() -> TrainLog | None:
@@ -111,7 +111,8 @@ def named_log() -> TrainLog | None:
     return found
 
 
-def _read_log(path: str) -> TrainLog:
+def read_log(path: str) -> TrainLog:
+    """The training log at a path."""
     from collector.train_log import read_train_log
 
     return read_train_log(Path(path))

@@ -26,7 +26,7 @@ from ..version import __version__
 from .options import FOLDER, Seconds, Text, engine_arguments, engine_options, json_option, named_log, runs_option
 from .output import print_json
 from .profile_options import MOST_SECONDS, filter_options, start_options, stop_timeout_option
-from .profile_tables import print_chosen, print_manifest, print_outcomes
+from .profile_tables import print_chosen, print_outcomes, print_profile
 from .signals import Interrupts
 from .status import status_line
 
@@ -164,8 +164,8 @@ def run(
     root = runs_root(runs)
     target = find_run(root, into).path if into else None
     plan = ProfilePlan(
-        session=os.urandom(8).hex(),
-        trace_dir=_trace_dir(trace_dir),
+        session=new_session_id(),
+        trace_dir=trace_folder(trace_dir),
         iterations=iterations,
         delay_iterations=delay_iterations,
         profiler_kwargs=profiler_kwargs,
@@ -176,27 +176,45 @@ def run(
         files_timeout_s=files_timeout,
         restart=restart,
     )
-
-    async def work(say: Say) -> ProfileResult | None:
-        async with new_session() as session:
-            chosen, others = await _choose(session, router, workers, wanted)
-            if dry_run:
-                _print_dry(chosen, others, as_json)
-                return None
-            return await run_profile(session, chosen, plan, say)
-
-    result = _run_async(work)
+    result = profile_workers(plan, router, workers, wanted, dry_run, as_json)
     if result is None:
         return 0
     path, manifest = write_profile_run(target, root, plan, result, __version__, label, copy)
     if as_json:
         print_json({"run": str(path), "ok": result.ok, **manifest})
     else:
-        print_manifest(path, root, result, manifest)
+        print_profile(path, root, result, manifest)
     return 0 if result.ok else 1
 
 
-def _trace_dir(given: str | None) -> Path:
+def profile_workers(
+    plan: ProfilePlan,
+    router: str | None,
+    worker_urls: tuple[str, ...],
+    wanted: WorkerFilter,
+    dry_run: bool = False,
+    as_json: bool = False,
+) -> ProfileResult | None:
+    """Carry a plan out on the workers that are meant; None after a dry run, which is printed."""
+
+    async def work(say: Say) -> ProfileResult | None:
+        async with new_session() as session:
+            chosen, others = await _choose(session, router, worker_urls, wanted)
+            if dry_run:
+                _print_dry(chosen, others, as_json)
+                return None
+            return await run_profile(session, chosen, plan, say)
+
+    return _run_async(work)
+
+
+def new_session_id() -> str:
+    """Tells a profile's files from all others."""
+    return os.urandom(8).hex()
+
+
+def trace_folder(given: str | None) -> Path:
+    """Where the traces will lie: as given, or as the training log says; raises UsageError."""
     log = named_log()
     found = given or (log.trace_dir if log else None)
     if not found:

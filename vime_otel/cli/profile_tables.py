@@ -50,8 +50,19 @@ def print_outcomes(action: str, outcomes: Sequence[Outcome], others: Sequence[Pa
         out.print(f"next: vime-otel profile stop {named}", soft_wrap=True)
 
 
-def print_manifest(path: Path, root: Path, result: ProfileResult, manifest: dict[str, Any]) -> None:
+def print_profile(path: Path, root: Path, result: ProfileResult, manifest: dict[str, Any]) -> None:
     """The traces that were gathered, what is missing, and what to type next."""
+    print_traces(result, manifest)
+    out = console()
+    here = Path.cwd()
+    out.print(f"run: {path.relative_to(here) if path.is_relative_to(here) else path}", soft_wrap=True)
+    if manifest["traces"]:
+        named = "" if root.absolute() == runs_root().absolute() else f" --runs {shlex.quote(str(root))}"
+        out.print(f"next: vime-otel view{named}", soft_wrap=True)
+
+
+def print_traces(result: ProfileResult, manifest: dict[str, Any]) -> None:
+    """The traces that were gathered, and what is missing."""
     out = console()
     table = _table("worker", "rank", "trace", "MB", "status")
     for entry in manifest["traces"]:
@@ -67,11 +78,6 @@ def print_manifest(path: Path, root: Path, result: ProfileResult, manifest: dict
         out.print(line, soft_wrap=True)
     whole = sum(entry["status"] == "whole" for entry in manifest["traces"])
     out.print(f"{counted(whole, 'whole trace')} of {counted(len(result.workers), 'worker')}")
-    here = Path.cwd()
-    out.print(f"run: {path.relative_to(here) if path.is_relative_to(here) else path}", soft_wrap=True)
-    if whole:
-        named = "" if root.absolute() == runs_root().absolute() else f" --runs {shlex.quote(str(root))}"
-        out.print(f"next: vime-otel view{named}", soft_wrap=True)
 
 
 def _table(*headings: str) -> Table:

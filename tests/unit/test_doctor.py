@@ -1,0 +1,170 @@
+"""`vime-otel doctor` names what is missing, and how to mend it. The servers are stand-ins."""
+
+from __future__ import annotations
+
+import gzip
+import json
+from email.utils import formatdate
+from pathlib import Path
+from time import time
+from typing import Any
+
+import pytest
+from aiohttp import web
+from standins import Routes, answer, closed_port_url, serving_in_thread
+
+from collector.check_fleet import Look, check_fleet
+from collector.check_log import check_log
+from collector.router import Worker
+from collector.train_log import parse_train_log
+from vime_otel.cli.main import main
+
+CONFIG = '{"profiler":"torch","torch_profiler_dir":"/logs/profile","max_iterations":3}'
+PARSED = (
+    "vllm_profiler_config ... ProfilerConfig(profiler='torch', torch_profiler_dir='/logs/profile', max_iterations=3)"
+)
+COMMAND = f"Launching vLLM server: vllm serve /m --port 15000 --profiler-config {CONFIG}"
+AS_DICT = f"Launching vLLM server: {{'model': '/m', 'port': 15000, 'profiler_config': '{CONFIG}'}}"
+ROUTER = "Router launched at 127.0.0.1:3521, Prometheus port: 4153"
+SERVER = "INFO Starting vLLM server on http://127.0.0.1:15000"
+ROUTES = ["INFO Route: /start_profile, Methods: POST", "INFO Route: /stop_profile, Methods: POST"]
+GOOD = [PARSED, ROUTER, COMMAND, SERVER, *ROUTES]
+
+
+def to_mend(lines: list[str]) -> dict[str, str]:
+    """Subject → what is wrong and the fix, of all that must be mended."""
+    log = parse_train_log(Path("train.log"), lines)
+    return {found.subject: f"{found.text} → {found.fix}" for found in check_log(log) if found.level == "mend"}
+
+
+@pytest.mark.parametrize("launch", [COMMAND, AS_DICT])
+def test_a_good_log_has_nothing_to_mend_in_either_format(launch: str) -> None:
+    assert to_mend([PARSED, ROUTER, launch, SERVER, *ROUTES]) == {}
+
+
+@pytest.mark.parametrize(
+    ("lines", "subject", "says"),
+    [
+        ([COMMAND, SERVER, PARSED, *ROUTES], "router", "Router launched at"),
+        ([line for line in GOOD if line != PARSED], "arguments parsed", "--vllm-profiler-config"),
+        (["vllm_profiler_config .... None", *GOOD[1:]], "arguments parsed", "--vllm-profiler-config"),
+        ([PARSED.replace("'torch'", "'cuda'"), *GOOD[1:]], "arguments parsed", "only `torch` writes traces"),
+        ([PARSED.replace("/logs", "logs"), *GOOD[1:]], "arguments parsed", "no absolute path"),
+        ([PARSED, ROUTER, "Launching vLLM server: vllm serve /m", SERVER, *ROUTES], "forwarded to vllm serve", "JSON"),
+        (
+            [PARSED, ROUTER, "Launching vLLM server: {'model': '/m'}", SERVER, *ROUTES],
+            "forwarded to vllm serve",
+            "JSON",
+        ),
+        ([*GOOD, "Launching vLLM server: vllm serve /m"], "forwarded to vllm serve", "only 1 of 2 servers"),
+        ([PARSED, ROUTER, SERVER, *ROUTES], "forwarded to vllm serve", "no line"),
+        (GOOD[:-1], "routes registered", "/stop_profile not among the routes"),
+        (GOOD[:3], "routes registered", "no server has started yet"),
+        ([*GOOD, "WARNING Failed to start profiler: CUPTI"], "failures", "CUPTI"),
+        ([*GOOD, '"POST /start_profile HTTP/1.1" 404 Not Found'], "failures", "no profiler routes"),
+        ([*GOOD, '"POST /start_profile HTTP/1.1" 409 Conflict'], "failures", "--restart"),
+        (
+            [*GOOD, "TimeoutError: RPC call to execute_model timed out."],
+            "failures",
+            "VLLM_EXECUTE_MODEL_TIMEOUT_SECONDS",
+        ),
+    ],
+)
+def test_the_missing_fact_is_named_with_its_fix(lines: list[str], subject: str, says: str) -> None:
+    found = to_mend(lines)
+    assert list(found) == [subject]
+    assert says in found[subject]
+
+
+def test_a_setting_that_means_nothing_any_more_names_the_one_that_does() -> None:
+    log = parse_train_log(Path("x"), [*GOOD, "env_vars: VLLM_RPC_TIMEOUT=1800000"])
+    (found,) = [each for each in check_log(log) if each.subject == "settings"]
+    assert "VLLM_EXECUTE_MODEL_TIMEOUT_SECONDS" in found.fix
+
+
+async def _dated_404(request: web.Request) -> web.StreamResponse:
+    return web.Response(status=404, headers={"Date": formatdate(time() - 90, usegmt=True)})
+
+
+def worker(routes: Routes | None = None) -> Routes:
+    return {
+        "GET /health": answer(),
+        "GET /version": answer(body={"version": "0.32.0"}),
+        "GET /start_profile": answer(405),
+        **(routes or {}),
+    }
+
+
+def doctor(capsys: pytest.CaptureFixture[str], *words: str) -> tuple[int, dict[str, dict[str, Any]]]:
+    """Exit status, and the findings by subject."""
+    capsys.readouterr()
+    status = main(["doctor", *words, "--collector", closed_port_url(), "--json"])
+    return status, {found["subject"]: found for found in json.loads(capsys.readouterr().out)["findings"]}
+
+
+def test_healthy_workers_have_nothing_to_mend(capsys: pytest.CaptureFixture[str]) -> None:
+    with serving_in_thread(worker(), worker()) as (one, two):
+        listed = {"workers": [{"url": url, "is_healthy": True} for url in (one, two)]}
+        with serving_in_thread({"GET /workers": answer(body=listed)}) as (router,):
+            status, found = doctor(capsys, "--router", router)
+    levels = {subject: each["level"] for subject, each in found.items()}
+    assert status == 0
+    assert levels == {
+        "router": "ok",
+        "workers": "ok",
+        "profiler routes": "ok",
+        "vLLM": "ok",
+        "clocks": "ok",
+        "recorders": "note",
+    }
+
+
+def test_a_server_without_routes_and_a_clock_that_is_off_are_to_be_mended(capsys: pytest.CaptureFixture[str]) -> None:
+    with serving_in_thread(worker({"GET /start_profile": _dated_404})) as (url,):
+        status, found = doctor(capsys, "--worker", url)
+    assert status == 1
+    assert "--profiler-config" in found["profiler routes"]["fix"]
+    assert "-9" in found["clocks"]["text"]
+
+
+def test_a_router_of_an_earlier_job_and_a_dead_worker_are_recognised(capsys: pytest.CaptureFixture[str]) -> None:
+    with serving_in_thread({"GET /workers": answer(503)}) as (router,):
+        status, found = doctor(capsys, "--router", router)
+    assert (status, "--log FILE" in found["router"]["fix"]) == (1, True)
+    status, found = doctor(capsys, "--router", closed_port_url())
+    assert (status, "Router launched at" in found["router"]["fix"]) == (1, True)
+    status, found = doctor(capsys, "--worker", closed_port_url())
+    assert (status, "nobody answers" in found["workers"]["text"]) == (1, True)
+
+
+def test_versions_that_differ_and_old_ones_are_worth_a_note() -> None:
+    looks = [Look(Worker("http://a:1", healthy=True), "0.28.0"), Look(Worker("http://b:1", healthy=True), "0.32.0")]
+    notes = [found for found in check_fleet(looks) if found.level == "note"]
+    assert any("differ" in found.text for found in notes)
+    assert any("--restart" in found.fix for found in notes)
+
+
+def test_a_folder_without_whole_traces_says_why(capsys: pytest.CaptureFixture[str], tmp_path: Path) -> None:
+    status, found = doctor(capsys, "--trace-dir", str(tmp_path))
+    assert (status, "one more has come" in found["traces"]["fix"]) == (1, True)
+    packed = gzip.compress(b'{"traceEvents": []}')
+    (tmp_path / "rank0.1.pt.trace.json.gz").write_bytes(packed[:-10])
+    status, found = doctor(capsys, "--trace-dir", str(tmp_path))
+    assert (status, "cut off" in found["traces"]["text"]) == (1, True)
+    (tmp_path / "rank0.1.pt.trace.json.gz").write_bytes(packed)
+    assert doctor(capsys, "--trace-dir", str(tmp_path))[0] == 0
+
+
+def test_people_see_marks_and_ways_out(capsys: pytest.CaptureFixture[str], tmp_path: Path) -> None:
+    log = tmp_path / "train.log"
+    log.write_text("\n".join(GOOD))
+    assert main(["doctor", "--log", str(log), "--worker", closed_port_url(), "--collector", closed_port_url()]) == 1
+    told = capsys.readouterr().out
+    assert any(line.startswith("MEND") and "workers" in line for line in told.splitlines())
+    assert "→ is the engine up" in told
+    assert "1 thing to mend" in told
+
+
+def test_nothing_named_is_wrong_usage(capsys: pytest.CaptureFixture[str]) -> None:
+    assert main(["doctor"]) == 2
+    assert "--log FILE" in capsys.readouterr().err
