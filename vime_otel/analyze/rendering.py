@@ -1,0 +1,139 @@
+"""A laid out report as text for the terminal, as Markdown, or as a page of HTML that stands alone."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Sequence
+from html import escape
+
+from rich.console import Console
+from rich.table import Table as RichTable
+from rich.text import Text
+
+from .layout import Section, Table
+from .texts import printable
+
+_NAME_WIDTH = 70
+
+_STYLE = """
+:root { color-scheme: light dark }
+body { font: 14px/1.45 system-ui, sans-serif; margin: 2rem auto; max-width: 90rem; padding: 0 1rem }
+table { border-collapse: collapse; margin: 1rem 0; display: block; overflow-x: auto }
+caption { text-align: left; padding: .3rem 0 }
+th, td { padding: .15rem .7rem; border-bottom: 1px solid #8884; text-align: left; vertical-align: top }
+td:first-child { max-width: 48rem; overflow-wrap: anywhere; font-family: ui-monospace, monospace; font-size: 12px }
+.number { text-align: right; font-variant-numeric: tabular-nums; white-space: nowrap }
+h1, h2, h3 { line-height: 1.2; overflow-wrap: anywhere }
+h2 { margin-top: 2.5rem; border-bottom: 2px solid #8886 }
+li ul { opacity: .8 }
+"""
+
+
+def print_text(console: Console, sections: Sequence[Section]) -> None:
+    """Print to a terminal or a pipe; names are cut to fit."""
+    for section in sections:
+        console.print()
+        console.print(_text(section.title), style="bold" if section.level > 1 else "bold underline", soft_wrap=True)
+        for line in section.lines:
+            console.print(_text(line), soft_wrap=True)
+        for point, evidence in section.points:
+            console.print(_text(f"• {point}"), soft_wrap=True, style="yellow")
+            for line in evidence:
+                console.print(_text(f"    {line}"), soft_wrap=True)
+        for table in section.tables:
+            console.print()
+            console.print(_rich(table))
+
+
+def _text(text: str) -> Text:
+    return Text(printable(text))
+
+
+def _rich(table: Table) -> RichTable:
+    drawn = RichTable(
+        box=None,
+        pad_edge=False,
+        title_justify="left",
+        title_style="",
+        title=_text(table.title) if table.title else None,
+    )
+    for heading in table.headings:
+        number = heading.startswith(">")
+        drawn.add_column(
+            _text(heading.lstrip(">")),
+            justify="right" if number else "left",
+            no_wrap=True,
+            max_width=None if number else _NAME_WIDTH,
+            overflow="ellipsis",
+        )
+    for row in table.rows:
+        drawn.add_row(*(_text(cell) for cell in row))
+    return drawn
+
+
+def markdown(sections: Sequence[Section]) -> str:
+    """The report as Markdown; names in full."""
+    return "\n".join(line for section in sections for line in _markdown(section)) + "\n"
+
+
+def _markdown(section: Section) -> Iterator[str]:
+    yield f"{'#' * section.level} {_plain(section.title)}"
+    yield ""
+    for line in section.lines:
+        yield _plain(line) + "  "
+    for point, evidence in section.points:
+        yield f"- {_plain(point)}"
+        yield from (f"  - {_plain(line)}" for line in evidence)
+    for table in section.tables:
+        yield ""
+        if table.title:
+            yield _plain(table.title)
+            yield ""
+        yield f"| {' | '.join(_plain(heading.lstrip('>')) for heading in table.headings)} |"
+        yield f"|{'|'.join('---:' if heading.startswith('>') else '---' for heading in table.headings)}|"
+        yield from (f"| {' | '.join(map(_plain, row))} |" for row in table.rows)
+    yield ""
+
+
+def _plain(text: str) -> str:
+    """Text that Markdown shows as it is."""
+    text = " ".join(printable(text).split())
+    for mark in "\\`*_{}[]<>#|~&":
+        text = text.replace(mark, f"\\{mark}")
+    return text
+
+
+def html(sections: Sequence[Section]) -> str:
+    """The report as one HTML file that needs no other."""
+    title = _escaped(sections[0].title)
+    body = "\n".join(line for section in sections for line in _html(section))
+    return (
+        f'<!doctype html>\n<html lang="en"><head><meta charset="utf-8"><title>{title}</title>'
+        f'<meta name="viewport" content="width=device-width"><style>{_STYLE}</style>'
+        f"</head>\n<body>\n{body}\n</body></html>\n"
+    )
+
+
+def _escaped(text: str) -> str:
+    return escape(printable(text))
+
+
+def _html(section: Section) -> Iterator[str]:
+    yield f"<h{section.level}>{_escaped(section.title)}</h{section.level}>"
+    yield from (f"<p>{_escaped(line)}</p>" for line in section.lines)
+    if section.points:
+        yield "<ul>"
+        for point, evidence in section.points:
+            below = "".join(f"<li>{_escaped(line)}</li>" for line in evidence)
+            yield f"<li>{_escaped(point)}{f'<ul>{below}</ul>' if below else ''}</li>"
+        yield "</ul>"
+    for table in section.tables:
+        marks = [' class="number"' if heading.startswith(">") else "" for heading in table.headings]
+        yield f"<table>{f'<caption>{_escaped(table.title)}</caption>' if table.title else ''}<thead><tr>"
+        yield "".join(
+            f"<th{mark}>{_escaped(h.lstrip('>'))}</th>" for mark, h in zip(marks, table.headings, strict=True)
+        )
+        yield "</tr></thead><tbody>"
+        for row in table.rows:
+            cells = "".join(f"<td{mark}>{_escaped(cell)}</td>" for mark, cell in zip(marks, row, strict=True))
+            yield f"<tr>{cells}</tr>"
+        yield "</tbody></table>"
