@@ -24,6 +24,7 @@ CLOCK_SKEW_S = 2.0
 
 _TIMEOUT = aiohttp.ClientTimeout(total=5.0)
 _NAMED = 3
+_ROUTE, _NO_ROUTE = 405, 404
 
 
 @dataclass(frozen=True)
@@ -32,7 +33,8 @@ class Look:
 
     worker: Worker
     version: str = ""
-    profiler_route: bool | None = None
+    status: int | None = None
+    """What a GET of its profiler route gets: 405 where it exists, since it takes POST."""
     ahead_s: float | None = None
 
 
@@ -45,11 +47,12 @@ async def look_at(session: aiohttp.ClientSession, workers: Sequence[Worker]) -> 
 async def _look(session: aiohttp.ClientSession, worker: Worker) -> Look:
     try:
         before = time.time()
-        # The route takes POST: another method gets 405 where it exists, and starts nothing.
-        async with session.get(f"{worker.url}/start_profile", timeout=_TIMEOUT) as response:
+        # The route takes POST: another method starts nothing.
+        url = f"{worker.url}/start_profile"
+        async with session.get(url, timeout=_TIMEOUT, allow_redirects=False) as response:
             ahead = _ahead(response.headers.get("Date"), (before + time.time()) / 2)
-            route = {405: True, 404: False}.get(response.status)
-        return Look(worker, await ask_version(session, worker.url), route, ahead)
+            status = response.status
+        return Look(worker, await ask_version(session, worker.url), status, ahead)
     except (aiohttp.ClientError, asyncio.TimeoutError, OSError, ValueError) as error:
         return Look(Worker(worker.url, worker.worker_type, False, worker.model, why(error)))
 
@@ -57,7 +60,7 @@ async def _look(session: aiohttp.ClientSession, worker: Worker) -> Look:
 def _ahead(date: str | None, now: float) -> float | None:
     try:
         return parsedate_to_datetime(date).timestamp() + 0.5 - now if date else None
-    except ValueError:
+    except (ValueError, OverflowError):
         return None
 
 
@@ -84,21 +87,30 @@ def _health(looks: Sequence[Look]) -> Iterator[Finding]:
 
 
 def _routes(looks: Sequence[Look]) -> Iterator[Finding]:
-    without = [look for look in looks if look.profiler_route is False]
-    having = [look for look in looks if look.profiler_route]
+    without = [look for look in looks if look.status == _NO_ROUTE]
+    having = [look for look in looks if look.status == _ROUTE]
+    untold = [look for look in looks if look.status not in (_NO_ROUTE, _ROUTE, None)]
     if without:
         yield mend(
             "profiler routes",
             f"{_names(without)}: POST /start_profile gets 404, the server was started without --profiler-config",
             f"restart it with --profiler-config (vime: {PROFILER_CONFIG})",
         )
-    elif having:
+    elif having and not untold:
         yield ok("profiler routes", f"on {counted(len(having), 'worker')}")
+    if untold:
+        yield mend(
+            "profiler routes",
+            f"{_names(untold)}: can't be told, GET /start_profile gets HTTP {untold[0].status}, of vLLM 404 or 405",
+            "is that a vLLM server, and is nothing between it and this machine that asks for a key?",
+        )
 
 
 def _versions(looks: Sequence[Look]) -> Iterator[Finding]:
     versions = sorted({look.version for look in looks if look.version})
     if not versions:
+        if any(look.status is not None for look in looks):
+            yield note("vLLM", "no worker tells its version", "options may not be read: profiles are stopped by hand")
         return
     if len(versions) > 1:
         yield note("vLLM", f"versions differ: {', '.join(versions)}", "compare engines of one version only")

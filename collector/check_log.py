@@ -73,7 +73,7 @@ def _config(subject: str, config: dict[str, str]) -> Iterator[Finding]:
 
 def _forwarded(log: TrainLog) -> Finding:
     subject = "forwarded to vllm serve"
-    with_config = sum(config is not None for config in log.launched)
+    with_config = sum(bool(config) and (config or {}).get("profiler") == "torch" for config in log.launched)
     if not log.launched:
         return mend(
             subject, "no line `Launching vLLM server: …`", "wait until the engines start, or name the log that has them"
@@ -81,7 +81,7 @@ def _forwarded(log: TrainLog) -> Finding:
     if not with_config:
         return mend(
             subject,
-            f"{counted(len(log.launched), 'server')} launched without --profiler-config",
+            f"{counted(len(log.launched), 'server')} launched without a --profiler-config for torch",
             f"{_RESTART}; an option given in parts (--vllm-profiler-config.profiler) is not forwarded",
         )
     if with_config < len(log.launched):

@@ -8,7 +8,8 @@ from vime_otel.data.errors import VimeOtelError
 from vime_otel.data.summary import counted
 
 from .findings import Finding, from_error, mend, ok
-from .trace_files import find_traces, read_trace
+from .http_client import printable
+from .trace_files import UNREADABLE, find_traces, read_trace
 
 _WHY_NONE = (
     "a trace is written when max_iterations steps are over and one more has come, or at the stop: send another request,"
@@ -32,4 +33,8 @@ def check_traces(directory: Path) -> list[Finding]:
     broken = [(path, content.why) for path in traces if not (content := read_trace(path)).whole]
     if not broken:
         return [ok("traces", f"{counted(len(traces), 'whole trace')} in {directory}")]
-    return [mend("traces", f"{path.name}: {why}", _WHY_BROKEN) for path, why in broken]
+    return [mend("traces", f"{printable(path.name)}: {why}", _fix(why)) for path, why in broken]
+
+
+def _fix(why: str) -> str:
+    return "let this user read it" if why.startswith(UNREADABLE) else _WHY_BROKEN

@@ -7,15 +7,17 @@ import json
 from collections.abc import Sequence
 from dataclasses import dataclass, replace
 from typing import Any
+from urllib.parse import urlsplit
 
 import aiohttp
 
 from vime_otel.data.errors import UsageError, VimeOtelError
 
 from .addresses import host_and_port, is_loopback, is_this_machine, server_url, shown, with_host, worker_url
-from .http_client import why
+from .http_client import first_bytes, printable, why
 
 _NOT_FOUND = (404, 405)
+_MOST_BYTES = 64 << 20
 _AT_ONCE = 64
 _HEALTH_TIMEOUT = aiohttp.ClientTimeout(total=5.0)
 
@@ -44,7 +46,7 @@ async def find_workers(
     """The workers named by URL and those of the router, at most `limit`; raises VimeOtelError."""
     if not router_url and not worker_urls:
         raise UsageError("which engines? name the router with --router URL, or workers with --worker URL")
-    workers = [Worker(worker_url(url), named=True) for url in worker_urls]
+    workers = [Worker(_without_rank(url), named=True) for url in worker_urls]
     if router_url:
         workers += await list_workers(session, router_url, api_key)
     return _distinct(workers)[:limit]
@@ -84,7 +86,10 @@ async def list_workers(session: aiohttp.ClientSession, router_url: str, api_key:
 
 async def _get(session: aiohttp.ClientSession, url: str, headers: dict[str, str]) -> tuple[int, bytes]:
     async with session.get(url, headers=headers) as response:
-        return response.status, await response.read()
+        body = await first_bytes(response, _MOST_BYTES + 1)
+        if len(body) > _MOST_BYTES:
+            raise ValueError(f"its answer is longer than {_MOST_BYTES >> 20} MiB")
+        return response.status, body
 
 
 async def _seen_from_here(workers: list[Worker], router_host: str) -> list[Worker]:
@@ -104,20 +109,30 @@ def _parse(router_url: str, body: bytes) -> list[Worker]:
         content = json.loads(body)
         if "workers" in content:
             return [_worker(entry) for entry in content["workers"]]
-        return [Worker(_without_rank(str(url))) for url in content["urls"]]
-    except (ValueError, TypeError, KeyError, AttributeError) as error:
+        return [Worker(_checked(url)) for url in content["urls"]]
+    except (ValueError, TypeError, KeyError, AttributeError, RecursionError) as error:
         raise VimeOtelError(
             f"what {router_url}/workers answered is no list of workers; is that the URL of a vllm-router?"
         ) from error
 
 
 def _worker(entry: dict[str, Any]) -> Worker:
+    healthy = entry.get("is_healthy")
     return Worker(
-        url=_without_rank(str(entry["url"])),
-        worker_type=str(entry.get("worker_type") or "regular"),
-        healthy=bool(entry["is_healthy"]) if "is_healthy" in entry else None,
-        model=str(entry.get("model_id") or ""),
+        url=_checked(entry["url"]),
+        worker_type=printable(str(entry.get("worker_type") or "regular")),
+        healthy=healthy if isinstance(healthy, bool) else None,
+        model=printable(str(entry.get("model_id") or "")),
     )
+
+
+def _checked(url: Any) -> str:
+    """A worker's URL out of a router's list; raises ValueError for what is none."""
+    found = _without_rank(url) if isinstance(url, str) else ""
+    parts = urlsplit(found)
+    if parts.scheme not in ("http", "https") or not parts.hostname or parts.port == 0:
+        raise ValueError(f"{url!r:.60} is no worker's URL")
+    return found
 
 
 def _without_rank(url: str) -> str:

@@ -10,13 +10,13 @@ import asyncio
 import json
 import re
 from collections.abc import Callable, Mapping, Sequence
-from dataclasses import asdict, dataclass, field, replace
+from dataclasses import asdict, dataclass, replace
 from typing import Any, Literal
 
 import aiohttp
 
 from .addresses import shown
-from .http_client import why
+from .http_client import first_bytes, printable, why
 
 Action = Literal["start", "stop"]
 OnOutcome = Callable[["Outcome"], None]
@@ -33,7 +33,9 @@ _TELLS_BUSY_SINCE = (0, 32)
 _DONE = {"start": "started", "stop": "stopped"}
 _BODY_SHOWN = 200
 _VERSION_TIMEOUT = aiohttp.ClientTimeout(total=5.0)
-_VERSION = re.compile(r"(\d+)\.(\d+)")
+_VERSION = re.compile(r"([0-9]{1,5})\.([0-9]{1,5})[0-9A-Za-z.+_-]{0,60}")
+_VERSION_BYTES = 4096
+_ANSWER_BYTES = 16_384
 
 
 @dataclass(frozen=True)
@@ -51,11 +53,12 @@ class ProfileOptions:
 
     def body(self, version: str) -> dict[str, Any]:
         """What this version reads of them; all of them where the version is unknown."""
-        return {name: value for name, value in self.given().items() if _reads(version, READ_SINCE[name])}
+        given = self.given()
+        return {name: value for name, value in given.items() if not version or _at_least(version, READ_SINCE[name])}
 
     def unread(self, version: str) -> list[str]:
-        """Those that this version ignores."""
-        return [name for name in self.given() if not _reads(version, READ_SINCE[name])]
+        """Those that this version ignores; of an unknown one it may be all."""
+        return [name for name in self.given() if not _at_least(version, READ_SINCE[name])]
 
 
 @dataclass(frozen=True)
@@ -71,8 +74,10 @@ class Outcome:
     detail: str = ""
     version: str = ""
     bounded: bool = True
-    """Whether a started profile ends by itself, after max_iterations."""
-    notes: tuple[str, ...] = field(default=())
+    """Whether a started profile surely ends by itself, after max_iterations."""
+    may_run: bool = False
+    """Whether a profile of ours may be running there now: also when the answer to the start was lost."""
+    notes: tuple[str, ...] = ()
 
     def as_dict(self) -> dict[str, Any]:
         """The outcome for JSON."""
@@ -82,8 +87,10 @@ class Outcome:
 def judge(url: str, action: Action, status: int, body: str) -> Outcome:
     """What a worker's answer means."""
     url = shown(url)
+    if status == 200 and body.lstrip().startswith("<"):
+        return Outcome(url, "refused", False, "it answered with a web page; is this a vLLM server?")
     if status == 200:
-        return Outcome(url, _DONE[action], True)
+        return Outcome(url, _DONE[action], True, may_run=action == "start")
     if status == 409:
         return Outcome(
             url,
@@ -101,8 +108,12 @@ def judge(url: str, action: Action, status: int, body: str) -> Outcome:
             ' \'{"profiler":"torch","torch_profiler_dir":"/abs/dir","max_iterations":5}\''
             " (vime: --vllm-profiler-config); it must be restarted with it",
         )
-    text = " ".join(body.split())[:_BODY_SHOWN]
-    return Outcome(url, "refused", False, f"HTTP {status}{f': {text}' if text else ''}; see the server's log")
+    if 300 <= status < 400:
+        return Outcome(url, "refused", False, f"HTTP {status}: it redirects elsewhere; name the server itself")
+    text = printable(body)[:_BODY_SHOWN]
+    detail = f"HTTP {status}{f': {text}' if text else ''}; see the server's log"
+    # A fault of the server may have come after some of its ranks had started.
+    return Outcome(url, "refused", False, detail, may_run=action == "start" and status >= 500)
 
 
 async def start_all(
@@ -111,17 +122,19 @@ async def start_all(
     options_of: Callable[[int], ProfileOptions],
     timeout_s: float,
     restart_s: float | None = None,
-    on_outcome: OnOutcome = lambda outcome: None,
+    running: set[str] | None = None,
 ) -> list[Outcome]:
     """Start the profiler on every worker at the same moment, each within its own `timeout_s`.
 
     Versions are asked first, so that the starts go out together. `options_of(n)` are those for the n-th
     URL. With `restart_s` a profile that is running is ended first, within so many seconds: it writes its
-    trace. Outcomes come in the order of `urls`.
+    trace. `running` holds at any moment the URLs at which a profile of ours may be running, for whoever has
+    to stop them when this is cancelled. Outcomes come in the order of `urls`.
     """
     versions = await asyncio.gather(*(ask_version(session, url) for url in urls))
+    ours = running if running is not None else set()
     starts = (
-        _start(session, url, version, options_of(number), timeout_s, restart_s, on_outcome)
+        _start(session, url, version, options_of(number), timeout_s, restart_s, ours)
         for number, (url, version) in enumerate(zip(urls, versions, strict=True))
     )
     return list(await asyncio.gather(*starts))
@@ -146,21 +159,21 @@ async def stop_all(
 async def ask_version(session: aiohttp.ClientSession, url: str) -> str:
     """vLLM's version; empty where the worker does not tell."""
     try:
-        async with session.get(f"{url}/version", timeout=_VERSION_TIMEOUT) as response:
-            found = json.loads(await response.read())["version"] if response.status == 200 else ""
-            return str(found) if _VERSION.match(str(found)) else ""
-    except (aiohttp.ClientError, asyncio.TimeoutError, OSError, ValueError, LookupError, TypeError):
+        async with session.get(f"{url}/version", timeout=_VERSION_TIMEOUT, allow_redirects=False) as response:
+            found = json.loads(await first_bytes(response, _VERSION_BYTES))["version"]
+            return str(found) if response.status == 200 and _VERSION.fullmatch(str(found)) else ""
+    except (aiohttp.ClientError, asyncio.TimeoutError, OSError, ValueError, LookupError, TypeError, RecursionError):
         return ""
 
 
 def tells_busy(version: str) -> bool:
-    """Whether this version answers a second start with 409 instead of ignoring it."""
-    return _reads(version, _TELLS_BUSY_SINCE)
+    """Whether this version surely answers a second start with 409 instead of ignoring it."""
+    return _at_least(version, _TELLS_BUSY_SINCE)
 
 
-def _reads(version: str, since: tuple[int, int]) -> bool:
-    found = _VERSION.match(version)
-    return found is None or (int(found[1]), int(found[2])) >= since
+def _at_least(version: str, since: tuple[int, int]) -> bool:
+    found = _VERSION.fullmatch(version)
+    return found is not None and (int(found[1]), int(found[2])) >= since
 
 
 async def _start(
@@ -170,22 +183,48 @@ async def _start(
     options: ProfileOptions,
     timeout_s: float,
     restart_s: float | None,
-    on_outcome: OnOutcome,
+    running: set[str],
 ) -> Outcome:
+    outcome: Outcome | None = None
     if restart_s and not tells_busy(version):
-        await _post(session, "stop", url, {}, restart_s)
-    outcome = await _post(session, "start", url, options.body(version), timeout_s)
+        outcome = await _stop_first(session, url, restart_s)
+    if outcome is None:
+        outcome = await _start_once(session, url, version, options, timeout_s, running)
     if restart_s and outcome.state == "busy":
-        stopped = await _post(session, "stop", url, {}, restart_s)
-        outcome = await _post(session, "start", url, options.body(version), timeout_s) if stopped.ok else stopped
+        outcome = await _stop_first(session, url, restart_s) or await _start_once(
+            session, url, version, options, timeout_s, running
+        )
     notes = _notes(version, options, restart_s is not None) if outcome.ok else ()
-    bounded = bool(options.max_iterations) and "max_iterations" not in options.unread(version)
-    outcome = replace(outcome, version=version, bounded=bounded, notes=notes)
-    on_outcome(outcome)
+    bounded = bool(options.max_iterations) and _at_least(version, READ_SINCE["max_iterations"])
+    return replace(outcome, version=version, bounded=bounded, notes=notes)
+
+
+async def _stop_first(session: aiohttp.ClientSession, url: str, timeout_s: float) -> Outcome | None:
+    """End what may be running; the answer is None, or what keeps a new start from being one."""
+    stopped = await _post(session, "stop", url, {}, timeout_s)
+    if stopped.ok:
+        return None
+    return replace(stopped, detail=f"a profile that may be running could not be stopped first: {stopped.detail}")
+
+
+async def _start_once(
+    session: aiohttp.ClientSession,
+    url: str,
+    version: str,
+    options: ProfileOptions,
+    timeout_s: float,
+    running: set[str],
+) -> Outcome:
+    running.add(url)
+    outcome = await _post(session, "start", url, options.body(version), timeout_s)
+    if not outcome.may_run:
+        running.discard(url)
     return outcome
 
 
 def _notes(version: str, options: ProfileOptions, restart: bool) -> tuple[str, ...]:
+    if not version:
+        return ("it does not tell its version: whether it reads --iterations is unknown",)
     notes = []
     if unread := options.unread(version):
         first = ".".join(map(str, READ_SINCE[unread[0]]))
@@ -201,15 +240,22 @@ def _notes(version: str, options: ProfileOptions, restart: bool) -> tuple[str, .
 async def _post(
     session: aiohttp.ClientSession, action: Action, url: str, body: Mapping[str, Any], timeout_s: float
 ) -> Outcome:
+    sent = action == "start"
     try:
         timeout = aiohttp.ClientTimeout(total=timeout_s)
         # Without options nothing is sent, as the versions that read nothing expect it.
-        async with session.post(f"{url}/{action}_profile", json=body or None, timeout=timeout) as response:
-            return judge(url, action, response.status, await response.text(errors="replace"))
+        async with session.post(
+            f"{url}/{action}_profile", json=body or None, timeout=timeout, allow_redirects=False
+        ) as response:
+            content = await first_bytes(response, _ANSWER_BYTES)
+            return judge(url, action, response.status, content.decode(errors="replace"))
     except asyncio.TimeoutError:
-        return Outcome(shown(url), "timed out", False, f"no answer within {timeout_s:g} s; {_AFTER_TIMEOUT[action]}")
-    except (aiohttp.ClientError, OSError, ValueError) as error:
+        detail = f"no answer within {timeout_s:g} s; {_AFTER_TIMEOUT[action]}"
+        return Outcome(shown(url), "timed out", False, detail, may_run=sent)
+    except aiohttp.ClientConnectorError as error:
         return Outcome(shown(url), "unreachable", False, f"{why(error)}; is the engine up?")
+    except (aiohttp.ClientError, OSError, ValueError) as error:
+        return Outcome(shown(url), "unreachable", False, f"{why(error)}; is the engine up?", may_run=sent)
 
 
 _AFTER_TIMEOUT = {

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import asyncio
 import gzip
+import os
 import re
 import zlib
 from collections.abc import Iterator, Mapping
@@ -12,18 +13,21 @@ from pathlib import Path
 
 from vime_otel.data.errors import VimeOtelError
 
+from .http_client import printable
+
 SUFFIXES = (".trace.json", ".trace.json.gz", ".pt.trace.json", ".pt.trace.json.gz")
 BROWSER_BYTES = 1 << 30
 """Of uncompressed JSON; a browser's Perfetto gives up somewhere above, for lack of memory."""
 
+UNREADABLE = "can't be read"
 _CHUNK = 1 << 20
 _OVERLAP = 64
 _STILL_S = 1.0
 _LOOK_S = 0.2
 _RANK = re.compile(r"(?:^|[_-])rank[_-]?(?P<rank>\d+)(?=[._-]|$)")
-_TIMESTAMP = re.compile(rb'"ts":\s*(\d+(?:\.\d+)?)(?=[\s,}])')
-_BASE = re.compile(rb'"baseTimeNanoseconds":\s*(\d+)')
-_PROCESS = re.compile(rb'"pid":\s*(\d+)\s*,')
+_TIMESTAMP = re.compile(rb'"ts":\s*(\d{1,16}(?:\.\d{1,9})?)(?=[\s,}])')
+_BASE = re.compile(rb'"baseTimeNanoseconds":\s*(\d{1,19})(?=[\s,}])')
+_PROCESS = re.compile(rb'"pid":\s*(\d{1,9})\s*,')
 
 Stamp = tuple[int, int]
 """Size in bytes and time of the last change in nanoseconds."""
@@ -51,12 +55,18 @@ class TraceContent:
 
 def find_traces(directory: Path) -> dict[Path, Stamp]:
     """All traces below a directory; raises VimeOtelError where it is none."""
-    if not directory.is_dir():
+    try:
+        readable = directory.is_dir()
+    except OSError:
+        readable = False
+    if not readable:
         raise VimeOtelError(
-            f"{directory} is no folder here; name the engines' torch_profiler_dir, as this machine sees it, with"
-            " --trace-dir DIR"
+            f"{printable(str(directory))} is no folder here; name the engines' torch_profiler_dir, as this machine sees"
+            " it, with --trace-dir DIR"
         )
-    found = {}
+    if not os.access(directory, os.R_OK | os.X_OK):
+        raise VimeOtelError(f"{directory} can't be read; let this user read it, or run as one who may")
+    found: dict[Path, Stamp] = {}
     for path in directory.rglob("*"):
         try:
             if path.name.endswith(SUFFIXES) and path.is_file():
@@ -116,11 +126,11 @@ def read_trace(path: Path) -> TraceContent:
                 first = at if first is None or at < first else first
                 last = at if last is None or at > last else last
             tail = text[-_OVERLAP:]
-        why = _why_not_whole(tail)
+        why = _why_not_whole(tail, first is not None)
     except EOFError:
         why = "cut off: the file ends in the middle"
     except (OSError, zlib.error) as error:
-        why = f"can't be read ({getattr(error, 'strerror', None) or error})"
+        why = f"{UNREADABLE} ({getattr(error, 'strerror', None) or error})"
     return TraceContent(size, inflated, _unix_nano(first, base), _unix_nano(last, base), pid, why)
 
 
@@ -133,11 +143,13 @@ def _inflated(path: Path) -> Iterator[bytes]:
             yield chunk
 
 
-def _why_not_whole(tail: bytes) -> str:
+def _why_not_whole(tail: bytes, has_events: bool) -> str:
     end = tail.rstrip()
     if not end:
         return "empty"
-    return "" if end.endswith((b"}", b"]")) else "cut off: its JSON does not end"
+    if not end.endswith((b"}", b"]")):
+        return "cut off: its JSON does not end"
+    return "" if has_events else "it holds no events: no step was made while it ran, or it is no trace"
 
 
 def _unix_nano(microseconds: float | None, base: int) -> int | None:

@@ -23,27 +23,39 @@ class FoundTrace:
     content: TraceContent
 
 
-def assign(paths: Sequence[Path], prefixes: Mapping[str, Worker], others: Sequence[Worker]) -> list[FoundTrace]:
-    """Read traces and tell whose they are; those that are another profile's are left out.
+@dataclass(frozen=True)
+class Owners:
+    """The workers that may have written traces.
 
-    `prefixes` are of the workers that were told one, and these are known by it. `others` read none: theirs
-    are known by the process that wrote them where it runs here, or since there is one such worker only.
+    `prefixes` are of all, and what begins with one is its worker's. `others` may have read none: theirs are known
+    by the process that wrote them where it runs here, or since there is one such worker only.
     """
-    local = {host_and_port(each.url)[1]: each for each in others if _is_here(each)}
-    only = others[0] if len(others) == 1 else None
-    found = []
-    for path in paths:
-        worker = _by_prefix(path.name, prefixes)
-        if worker is None and not others:
-            continue
-        content = read_trace(path)
-        worker = worker or _by_process(content.pid, local) or only
-        found.append(FoundTrace(path, worker, rank_of(path.name), content))
-    return found
 
+    prefixes: Mapping[str, Worker]
+    others: Sequence[Worker]
 
-def _by_prefix(name: str, prefixes: Mapping[str, Worker]) -> Worker | None:
-    return next((worker for prefix, worker in prefixes.items() if name.startswith(f"{prefix}_")), None)
+    def all_wrote(self, paths: Sequence[Path]) -> bool:
+        """Whether there is a trace for everyone, as far as names tell."""
+        marked = {prefix for path in paths if (prefix := self._prefix(path))}
+        unmarked = sum(not self._prefix(path) for path in paths) if self.others else 0
+        return len(marked) + min(unmarked, len(self.others)) >= len(self.prefixes)
+
+    def assign(self, paths: Sequence[Path]) -> list[FoundTrace]:
+        """Read traces and tell whose they are; those that are another profile's are left out."""
+        local = {host_and_port(each.url)[1]: each for each in self.others if _is_here(each)}
+        only = self.others[0] if len(self.others) == 1 else None
+        found = []
+        for path in paths:
+            prefix = self._prefix(path)
+            if not prefix and not self.others:
+                continue
+            content = read_trace(path)
+            worker = self.prefixes[prefix] if prefix else _by_process(content.pid, local) or only
+            found.append(FoundTrace(path, worker, rank_of(path.name), content))
+        return found
+
+    def _prefix(self, path: Path) -> str:
+        return next((prefix for prefix in self.prefixes if path.name.startswith(f"{prefix}_")), "")
 
 
 def _is_here(worker: Worker) -> bool:

@@ -12,7 +12,7 @@ from vime_otel.data.rundir import new_run_name, write_run
 
 from .addresses import shown
 from .profile_session import ProfilePlan, ProfileResult
-from .trace_manifest import gather
+from .trace_manifest import gather, manifest_of
 
 
 def write_profile_run(
@@ -23,11 +23,13 @@ def write_profile_run(
     version: str,
     label: str | None = None,
     copy: bool = False,
-) -> tuple[Path, dict[str, Any]]:
+) -> tuple[Path | None, dict[str, Any]]:
     """Gather a profile's traces into `target`, or into a new run below `root`; returns the run and the manifest.
 
-    Raises VimeOtelError where they can't be written.
+    Without any trace there is no new run. Raises VimeOtelError where they can't be written.
     """
+    if target is None and not result.traces:
+        return None, manifest_of(plan, result, [])
     path = target or root / new_run_name(plan.session, label or "torch")
     try:
         manifest = gather(path, plan, result, copy)

@@ -19,8 +19,10 @@ from vime_otel.data.errors import VimeOtelError
 from .addresses import server_url
 
 _ANSI = re.compile(r"\x1b\[[0-9;]*[A-Za-z]")
-_ROUTER = re.compile(r"Router launched at (?P<host>\[[^\]]+\]|\S+):(?P<port>\d+)(?!\S*:\d)")
-_PARSED = re.compile(r"vllm_profiler_config\s*[.=:\s]+(?P<value>\S.*)")
+_ROUTER = re.compile(
+    r"Router launched at (?P<host>\[[0-9A-Fa-f:.]+\]|[0-9A-Fa-f:.]+|[\w.-]+):(?P<port>\d{1,5})(?![\w:])"
+)
+_PARSED = re.compile(r"vllm_profiler_config[ \t]*(?:\.{2,}|[=:])[ \t]*(?P<value>None\b|\{.*|\w*Config\(.*)")
 _LAUNCH = re.compile(r"Launching vLLM server: (?P<command>.*)")
 _SERVER = re.compile(r"Starting vLLM server on (?P<url>https?://\S+)")
 _ROUTE = re.compile(r"Route: (?P<path>/(?:start|stop)_profile)\b")
@@ -29,6 +31,9 @@ _OPTION = re.compile(r"--profiler-config[= ]+(?P<value>.*)")
 _FIELD = re.compile(
     r"""['"]?(?P<name>profiler|torch_profiler_dir|max_iterations)['"]?\s*[=:]\s*(?P<value>'[^']*'|"[^"]*"|[\w/.-]+)"""
 )
+
+_LONGEST_LINE = 1 << 16
+"""A longer one is read as several."""
 
 ROUTES = ("/start_profile", "/stop_profile")
 SYMPTOMS = (
@@ -43,11 +48,14 @@ SYMPTOMS = (
 
 @dataclass
 class TrainLog:
-    """What was found. Ray prints what many engines say alike once only, so the lists may be short."""
+    """What was found of the last job in the log; a job begins where its arguments are shown.
+
+    Ray prints what many engines say alike once only, so the lists may be short.
+    """
 
     path: Path
     routers: list[str] = field(default_factory=list)
-    """URLs, in the order of their launches."""
+    """URLs, in the order of their launches, of all jobs."""
     parsed: dict[str, str] | None = None
     """The profiler config as vime parsed it; empty where it is None, None where no line shows it."""
     launched: list[dict[str, str] | None] = field(default_factory=list)
@@ -80,8 +88,10 @@ class TrainLog:
 def read_train_log(path: Path) -> TrainLog:
     """Read a log of any size; raises VimeOtelError where it can't be read."""
     try:
-        with path.open(encoding="utf-8", errors="replace") as lines:
-            return parse_train_log(path, lines)
+        if path.exists() and not path.is_file():
+            raise VimeOtelError(f"{path} is no file; name the training log with --log FILE")
+        with path.open(encoding="utf-8", errors="replace") as file:
+            return parse_train_log(path, iter(lambda: file.readline(_LONGEST_LINE), ""))
     except OSError as error:
         raise VimeOtelError(
             f"{path} can't be read ({error.strerror}); name the training log with --log FILE"
@@ -93,8 +103,8 @@ def parse_train_log(path: Path, lines: Iterable[str]) -> TrainLog:
     log = TrainLog(path)
     for raw in lines:
         line = _ANSI.sub("", raw)
-        if found := _ROUTER.search(line):
-            log.routers.append(_router_url(found["host"], found["port"]))
+        if (found := _ROUTER.search(line)) and (url := _router_url(found["host"], found["port"])):
+            log.routers.append(url)
         elif found := _LAUNCH.search(line):
             log.launched.append(_given(found["command"]))
         elif found := _SERVER.search(line):
@@ -102,6 +112,8 @@ def parse_train_log(path: Path, lines: Iterable[str]) -> TrainLog:
         elif found := _ROUTE.search(line):
             log.routes.add(found["path"])
         elif found := _PARSED.search(line):
+            if log.launched or log.servers:
+                log = TrainLog(path, log.routers)
             log.parsed = _fields(found["value"])
         for symptom in SYMPTOMS:
             if symptom in line:
@@ -112,6 +124,9 @@ def parse_train_log(path: Path, lines: Iterable[str]) -> TrainLog:
 
 
 def _router_url(host: str, port: str) -> str:
+    """Empty for what is no place: a host that was not known when the line was written."""
+    if host in ("None", "[]") or not 0 < int(port) < 65536:
+        return ""
     bare = host.removeprefix("[").removesuffix("]")
     return f"http://[{bare}]:{port}" if ":" in bare else f"http://{bare}:{port}"
 
@@ -128,7 +143,7 @@ def _given(command: str) -> dict[str, str] | None:
 def _given_in_dict(text: str) -> dict[str, str] | None:
     try:
         arguments = ast.literal_eval(text)
-    except (ValueError, SyntaxError, MemoryError, RecursionError):
+    except (ValueError, TypeError, SyntaxError, MemoryError, RecursionError):
         return _fields(text) if "profiler_config" in text and "torch_profiler_dir" in text else None
     value = arguments.get("profiler_config", arguments.get("profiler-config")) if isinstance(arguments, dict) else None
     if not value:
@@ -143,10 +158,10 @@ def _fields(text: str) -> dict[str, str]:
         try:
             value, _ = json.JSONDecoder().raw_decode(text[start:])
             return _texts(value)
-        except ValueError:
+        except (ValueError, RecursionError):
             pass
     return {found["name"]: found["value"].strip("'\"") for found in _FIELD.finditer(text)}
 
 
 def _texts(value: Mapping[str, Any]) -> dict[str, str]:
-    return {str(name): str(each) for name, each in value.items()}
+    return {str(name): str(each) for name, each in value.items() if each is not None}

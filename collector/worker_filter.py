@@ -94,8 +94,8 @@ def _none_left(workers: Sequence[Worker], wanted: WorkerFilter) -> str:
         there.append(f"types: {_tally([worker.worker_type for worker in workers])}")
     if wanted.models:
         there.append(f"models: {_tally([worker.model or 'unknown' for worker in workers])}")
-    if wanted.only_healthy:
-        sick = sum(worker.healthy is False for worker in workers)
+    sick = sum(worker.healthy is False for worker in workers)
+    if wanted.only_healthy and sick:
         there.append(f"{sick} of {counted(len(workers), 'worker')} unhealthy (--all asks them, too)")
     return f"no worker matched; there are {'; '.join(there)}"
 

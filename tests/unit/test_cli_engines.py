@@ -28,7 +28,11 @@ def no_settings(monkeypatch: pytest.MonkeyPatch) -> None:
 @pytest.fixture
 def two_workers() -> Iterator[list[str]]:
     """One worker that starts, one that was started without --profiler-config."""
-    good = {"POST /start_profile": answer(), "POST /stop_profile": answer()}
+    good = {
+        "GET /version": answer(body={"version": "0.32.0"}),
+        "POST /start_profile": answer(),
+        "POST /stop_profile": answer(),
+    }
     with serving_in_thread(good, {}) as urls:
         yield urls
 

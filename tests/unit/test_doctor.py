@@ -45,7 +45,7 @@ def test_a_good_log_has_nothing_to_mend_in_either_format(launch: str) -> None:
 @pytest.mark.parametrize(
     ("lines", "subject", "says"),
     [
-        ([COMMAND, SERVER, PARSED, *ROUTES], "router", "Router launched at"),
+        ([PARSED, COMMAND, SERVER, *ROUTES], "router", "Router launched at"),
         ([line for line in GOOD if line != PARSED], "arguments parsed", "--vllm-profiler-config"),
         (["vllm_profiler_config .... None", *GOOD[1:]], "arguments parsed", "--vllm-profiler-config"),
         ([PARSED.replace("'torch'", "'cuda'"), *GOOD[1:]], "arguments parsed", "only `torch` writes traces"),
@@ -147,7 +147,7 @@ def test_versions_that_differ_and_old_ones_are_worth_a_note() -> None:
 def test_a_folder_without_whole_traces_says_why(capsys: pytest.CaptureFixture[str], tmp_path: Path) -> None:
     status, found = doctor(capsys, "--trace-dir", str(tmp_path))
     assert (status, "one more has come" in found["traces"]["fix"]) == (1, True)
-    packed = gzip.compress(b'{"traceEvents": []}')
+    packed = gzip.compress(b'{"traceEvents": [{"ph": "X", "ts": 1}]}')
     (tmp_path / "rank0.1.pt.trace.json.gz").write_bytes(packed[:-10])
     status, found = doctor(capsys, "--trace-dir", str(tmp_path))
     assert (status, "cut off" in found["traces"]["text"]) == (1, True)

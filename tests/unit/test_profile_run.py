@@ -165,7 +165,7 @@ def test_workers_without_prefixes_that_share_a_folder_are_not_guessed(
     status, found = profile_run(capsys, tmp_path, workers)
     assert status == 1
     assert {entry["worker"] for entry in found["traces"]} == {None}
-    assert all("torch_profiler_dir of its own" in missing["why"] for missing in found["missing"])
+    assert all("one at a time" in missing["why"] for missing in found["missing"])
 
 
 def test_one_old_worker_alone_is_known(capsys: pytest.CaptureFixture[str], tmp_path: Path, traces: Path) -> None:
@@ -189,9 +189,9 @@ def test_people_get_a_table_and_the_next_command(
         command = ["profile", "run", "--worker", url, "--trace-dir", str(traces), "--runs", str(tmp_path / "runs")]
         assert main([*command, "--requests", "1"]) == 0
     told = capsys.readouterr()
-    assert "1 whole trace of 1 worker" in told.out
+    assert "1 whole trace; 1 of 1 worker left one" in told.out
     assert "next: vime-otel view --runs" in told.out
-    assert "stopped 1 of 1" in told.err
+    assert "1 of 1 answered the stop" in told.err
 
 
 def test_without_a_folder_the_usage_is_wrong_and_a_log_names_it(

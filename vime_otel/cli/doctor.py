@@ -61,7 +61,7 @@ def doctor(
         raise UsageError("what is to be looked at? name --log FILE, --router URL, --worker URL or --trace-dir DIR")
     findings = check_log(read_log(log)) if log else []
     if router or workers:
-        collector_url = collector or clean_url(settings.get(settings.COLLECTOR) or _DEFAULT_COLLECTOR)
+        collector_url = collector or settings.get(settings.COLLECTOR) or _DEFAULT_COLLECTOR
         findings += asyncio.run(_check_engines(router, workers, limit, collector_url))
     if trace_dir is not None:
         findings += check_traces(Path(trace_dir))
@@ -94,6 +94,10 @@ async def _check_engines(
 
 
 async def _check_recorders(workers: list[Worker], router: str | None, collector_url: str) -> Finding:
+    try:
+        collector_url = clean_url(collector_url)
+    except UsageError as error:
+        return note("recorders", f"unknown: {settings.COLLECTOR.name}: {error}")
     try:
         async with Client(collector_url, settings.secret(settings.TOKEN)) as client:
             listed = await client.recorders()

@@ -25,7 +25,7 @@ _LOG = "vime_otel.train_log"
 
 def clean_url(text: str) -> str:
     """The URL without a trailing slash and `/v1`, `http://` put before a bare host:port; UsageError for no URL."""
-    from collector.addresses import server_url, shown
+    from collector.addresses import server_url
 
     url = server_url(text)
     try:
@@ -35,7 +35,7 @@ def clean_url(text: str) -> str:
     except ValueError:
         valid = False
     if not valid:
-        raise UsageError(f"{shown(text)!r} is not a URL such as http://127.0.0.1:3521")
+        raise UsageError(f"{text.rpartition('@')[2]!r} is not a URL such as http://127.0.0.1:3521")
     return url
 
 

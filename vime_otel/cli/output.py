@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import contextlib
+import json
 import sys
 from collections.abc import Mapping
 from typing import Any, TextIO, cast
@@ -27,6 +28,11 @@ class Failure(VimeOtelError):
 def unfailing(stream: TextIO) -> TextIO:
     """The stream, swallowing what can't be written: a closed terminal must not end a recording."""
     return cast(TextIO, _Unfailing(stream))
+
+
+def printable(text: str) -> str:
+    """A text of others without what would move a terminal's cursor or change its colours."""
+    return "".join(letter if letter.isprintable() else "�" for letter in text)
 
 
 class _Unfailing:
@@ -59,4 +65,8 @@ def console() -> Console:
 
 def print_json(value: Any) -> None:
     """`value` as indented JSON."""
-    click.echo(orjson.dumps(value, option=orjson.OPT_INDENT_2).decode())
+    try:
+        text = orjson.dumps(value, option=orjson.OPT_INDENT_2).decode()
+    except TypeError:  # a lone surrogate, of a file's name perhaps
+        text = json.dumps(value, indent=2)
+    click.echo(text)

@@ -12,26 +12,27 @@ from typing import Any, TypeVar
 import aiohttp
 import click
 
+from collector.addresses import shown
+from collector.bounded_start import start_bounded
 from collector.http_client import new_session
-from collector.profile_session import ProfilePlan, ProfileResult, run_profile
+from collector.profile_session import ProfilePlan, ProfileResult, Teller, run_profile, stop_running
 from collector.router import Worker, find_workers
-from collector.torch_profiler import Outcome, ProfileOptions, start_all, stop_all
+from collector.torch_profiler import Outcome, ProfileOptions
 from collector.trace_run import write_profile_run
 from collector.worker_filter import PassedOver, WorkerFilter, select_workers
 
 from ..data import settings
 from ..data.errors import UsageError
-from ..data.rundir import find_run, runs_root
+from ..data.rundir import check_writable, find_run, runs_root
 from ..version import __version__
 from .options import FOLDER, Seconds, Text, engine_arguments, engine_options, json_option, named_log, runs_option
-from .output import print_json
-from .profile_options import MOST_SECONDS, filter_options, start_options, stop_timeout_option
+from .output import Failure, print_json
+from .profile_options import MOST_SECONDS, filter_options, start_options, stop_timeout_option, trace_prefix
 from .profile_tables import print_chosen, print_outcomes, print_profile
 from .signals import Interrupts
 from .status import status_line
 
 _T = TypeVar("_T")
-Say = Callable[[str], None]
 
 
 @click.group()
@@ -46,7 +47,7 @@ def profile() -> None:
 @engine_options
 @filter_options
 @start_options
-@click.option("--prefix", type=Text(100), metavar="TEXT", help="What the traces' names begin with.")
+@click.option("--prefix", type=trace_prefix, metavar="TEXT", help="What the traces' names begin with.")
 @click.option("--unbounded", is_flag=True, help="Let it run until it is stopped: traces grow by megabytes a step.")
 @json_option
 def start(
@@ -71,13 +72,10 @@ def start(
     """
     options = ProfileOptions(prefix, delay_iterations, 0 if unbounded else iterations, profiler_kwargs)
 
-    async def ask(session: aiohttp.ClientSession, chosen: list[Worker], say: Say) -> list[Outcome]:
+    async def ask(session: aiohttp.ClientSession, chosen: list[Worker], tell: Teller) -> list[Outcome]:
         urls = [worker.url for worker in chosen]
-        outcomes = await start_all(session, urls, lambda number: options, timeout, stop_timeout if restart else None)
-        endless = [url for url, outcome in zip(urls, outcomes, strict=True) if outcome.ok and not outcome.bounded]
-        if endless and not unbounded:
-            await _stop_later(session, endless, max_seconds, stop_timeout, say)
-        return outcomes
+        bound = None if unbounded else max_seconds
+        return await start_bounded(session, urls, options, timeout, stop_timeout, restart, bound, tell)
 
     return _ask_all("start", router, workers, wanted, dry_run, as_json, ask)
 
@@ -97,16 +95,8 @@ def stop(
 ) -> int:
     """Stop the torch profiler on every worker; harmless where none runs."""
 
-    async def ask(session: aiohttp.ClientSession, chosen: list[Worker], say: Say) -> list[Outcome]:
-        done = 0
-
-        def count(outcome: Outcome) -> None:
-            nonlocal done
-            done += 1
-            say(f"{done} of {len(chosen)} answered; {outcome.url} {outcome.state}")
-
-        say(f"stopping {len(chosen)}; writing a trace may take minutes")
-        return await stop_all(session, [worker.url for worker in chosen], stop_timeout, count)
+    async def ask(session: aiohttp.ClientSession, chosen: list[Worker], tell: Teller) -> list[Outcome]:
+        return await stop_running(session, [worker.url for worker in chosen], stop_timeout, tell)
 
     return _ask_all("stop", router, workers, wanted, dry_run, as_json, ask)
 
@@ -163,6 +153,7 @@ def run(
     """
     root = runs_root(runs)
     target = find_run(root, into).path if into else None
+    check_writable(target or root, "--runs")
     plan = ProfilePlan(
         session=new_session_id(),
         trace_dir=trace_folder(trace_dir),
@@ -180,6 +171,9 @@ def run(
     if result is None:
         return 0
     path, manifest = write_profile_run(target, root, plan, result, __version__, label, copy)
+    if path is None:
+        told = "; ".join(f"{worker}: {why}" for worker, why in result.missing.items())
+        raise Failure(f"no trace came: {told}", {"run": None, "ok": False, **manifest})
     if as_json:
         print_json({"run": str(path), "ok": result.ok, **manifest})
     else:
@@ -197,13 +191,13 @@ def profile_workers(
 ) -> ProfileResult | None:
     """Carry a plan out on the workers that are meant; None after a dry run, which is printed."""
 
-    async def work(say: Say) -> ProfileResult | None:
+    async def work(tell: Teller) -> ProfileResult | None:
         async with new_session() as session:
             chosen, others = await _choose(session, router, worker_urls, wanted)
             if dry_run:
                 _print_dry(chosen, others, as_json)
                 return None
-            return await run_profile(session, chosen, plan, say)
+            return await run_profile(session, chosen, plan, tell)
 
     return _run_async(work)
 
@@ -232,17 +226,17 @@ def _ask_all(
     wanted: WorkerFilter,
     dry_run: bool,
     as_json: bool,
-    ask: Callable[[aiohttp.ClientSession, list[Worker], Say], Coroutine[Any, Any, list[Outcome]]],
+    ask: Callable[[aiohttp.ClientSession, list[Worker], Teller], Coroutine[Any, Any, list[Outcome]]],
 ) -> int:
     """Choose the workers, ask them, and tell what became of each."""
 
-    async def work(say: Say) -> tuple[list[Outcome], list[PassedOver]] | None:
+    async def work(tell: Teller) -> tuple[list[Outcome], list[PassedOver]] | None:
         async with new_session() as session:
             chosen, others = await _choose(session, router, workers, wanted)
             if dry_run:
                 _print_dry(chosen, others, as_json)
                 return None
-            return await ask(session, chosen, say), others
+            return await ask(session, chosen, tell), others
 
     found = _run_async(work)
     if found is None:
@@ -263,12 +257,12 @@ async def _choose(
     return await select_workers(session, found, wanted)
 
 
-def _run_async(work: Callable[[Say], Coroutine[Any, Any, _T]]) -> _T:
+def _run_async(work: Callable[[Teller], Coroutine[Any, Any, _T]]) -> _T:
     """Run it; the first signal cancels it, so that it can stop what it started."""
 
     async def guarded() -> _T:
-        with Interrupts() as interrupts, status_line() as say:
-            task = asyncio.ensure_future(work(say))
+        with Interrupts() as interrupts, status_line() as tell:
+            task = asyncio.ensure_future(work(tell))
             signal = asyncio.ensure_future(interrupts.wait())
             await asyncio.wait({task, signal}, return_when=asyncio.FIRST_COMPLETED)
             if not task.done():
@@ -282,24 +276,13 @@ def _run_async(work: Callable[[Say], Coroutine[Any, Any, _T]]) -> _T:
     return asyncio.run(guarded())
 
 
-async def _stop_later(
-    session: aiohttp.ClientSession, urls: Sequence[str], seconds: float, stop_timeout_s: float, say: Say
-) -> None:
-    """Bound by hand what these versions do not bound; an interruption stops it at once."""
-    say(f"{len(urls)} of these versions of vLLM do not end a profile by themselves: stopping it in {seconds:g} s")
-    try:
-        await asyncio.sleep(seconds)
-    finally:
-        await asyncio.shield(stop_all(session, urls, stop_timeout_s))
-
-
 def _print_dry(chosen: Sequence[Worker], others: Sequence[PassedOver], as_json: bool) -> None:
     if as_json:
-        urls = [{"url": worker.url, "type": worker.worker_type, "model": worker.model} for worker in chosen]
+        urls = [{"url": shown(worker.url), "type": worker.worker_type, "model": worker.model} for worker in chosen]
         print_json({"would_ask": urls, **_passed_over(others)})
     else:
         print_chosen(chosen, others)
 
 
 def _passed_over(others: Sequence[PassedOver]) -> dict[str, Any]:
-    return {"passed_over": [{"url": each.worker.url, "reason": each.reason} for each in others]}
+    return {"passed_over": [{"url": shown(each.worker.url), "reason": each.reason} for each in others]}

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import functools
 import json
+import re
 from collections.abc import Callable
 from typing import Any, TypeVar, cast
 
@@ -19,6 +20,7 @@ _Command = TypeVar("_Command", bound=Callable[..., Any])
 MOST_SECONDS = 86_400
 _MOST_ITERATIONS = 1_000_000
 _SHORT_TEXT = 200
+_PREFIX = re.compile(r"[A-Za-z0-9][A-Za-z0-9._-]{0,127}")
 
 
 def filter_options(command: _Command) -> _Command:
@@ -120,10 +122,23 @@ def start_options(command: _Command) -> _Command:
     return command
 
 
+def trace_prefix(text: str) -> str:
+    """A prefix as vLLM takes it; UsageError for any other."""
+    if not _PREFIX.fullmatch(text):
+        raise UsageError(
+            f"--prefix {text!r:.60} is none: at most 128 letters, digits, `.`, `_` and `-`, the first a letter or digit"
+        )
+    return text
+
+
+def _not_json(constant: str) -> Any:
+    raise ValueError(constant)
+
+
 def _json_object(text: str) -> dict[str, Any]:
     try:
-        value = json.loads(text)
-    except ValueError:
+        value = json.loads(text, parse_constant=_not_json)
+    except (ValueError, RecursionError):
         value = None
     if not isinstance(value, dict):
         raise UsageError(f"--profiler-kwargs takes a JSON object such as '{{\"with_stack\": false}}', not {text!r:.60}")

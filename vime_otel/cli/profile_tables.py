@@ -18,7 +18,7 @@ from collector.worker_filter import PassedOver
 
 from ..data.rundir import runs_root
 from ..data.summary import counted
-from .output import console
+from .output import console, printable
 
 
 def print_chosen(chosen: Sequence[Worker], others: Sequence[PassedOver]) -> None:
@@ -42,7 +42,7 @@ def print_outcomes(action: str, outcomes: Sequence[Outcome], others: Sequence[Pa
     out.print(table)
     good = [outcome for outcome in outcomes if outcome.ok]
     out.print(f"{action}: {len(good)} of {counted(len(outcomes), 'worker')}")
-    if action == "start" and good:
+    if action == "start" and any(outcome.may_run for outcome in good):
         out.print(
             "A trace is written once the iterations are done and one more step has come: send some requests.",
             soft_wrap=True,
@@ -68,7 +68,7 @@ def print_traces(result: ProfileResult, manifest: dict[str, Any]) -> None:
     for entry in manifest["traces"]:
         rank = "" if entry["rank"] is None else str(entry["rank"])
         size = f"{entry['bytes'] / 1e6:.1f}"
-        table.add_row(entry["worker"] or "?", rank, Path(entry["file"]).name, size, entry["status"])
+        table.add_row(entry["worker"] or "?", rank, printable(Path(entry["file"]).name), size, entry["status"])
     if manifest["traces"]:
         out.print(table)
     for outcome in result.started:
@@ -77,7 +77,8 @@ def print_traces(result: ProfileResult, manifest: dict[str, Any]) -> None:
     for line in summary_lines(manifest):
         out.print(line, soft_wrap=True)
     whole = sum(entry["status"] == "whole" for entry in manifest["traces"])
-    out.print(f"{counted(whole, 'whole trace')} of {counted(len(result.workers), 'worker')}")
+    having = len(result.workers) - len(manifest["missing"])
+    out.print(f"{counted(whole, 'whole trace')}; {having} of {counted(len(result.workers), 'worker')} left one")
 
 
 def _table(*headings: str) -> Table:

@@ -2,21 +2,48 @@
 
 from __future__ import annotations
 
+import contextlib
 import sys
-from collections.abc import Callable, Iterator
+from collections.abc import Iterator
 from contextlib import contextmanager
 
 from rich.console import Console
+from rich.status import Status
+from rich.text import Text
 
-from .output import unfailing
+from .output import printable, unfailing
+
+
+class StatusLine:
+    """Tells what is being done. Nothing that goes wrong with the telling reaches who tells."""
+
+    def __init__(self, console: Console, status: Status | None) -> None:
+        self._console = console
+        self._status = status
+
+    def doing(self, text: str) -> None:
+        """What is being done now, in the place of what was."""
+        with contextlib.suppress(Exception):
+            if self._status is None:
+                self._print(text)
+            else:
+                self._status.update(Text(printable(text)))
+
+    def note(self, text: str) -> None:
+        """What should stay to be read."""
+        with contextlib.suppress(Exception):
+            self._print(text)
+
+    def _print(self, text: str) -> None:
+        self._console.print(Text(printable(text)), soft_wrap=True)
 
 
 @contextmanager
-def status_line() -> Iterator[Callable[[str], None]]:
-    """A function that says what is being done now."""
+def status_line() -> Iterator[StatusLine]:
+    """A status line while something long is done."""
     console = Console(file=unfailing(sys.stderr), highlight=False, markup=False, emoji=False)
     if not console.is_terminal:
-        yield lambda text: console.print(text, soft_wrap=True)
+        yield StatusLine(console, None)
         return
     with console.status("") as status:
-        yield lambda text: status.update(text)
+        yield StatusLine(console, status)
