@@ -30,6 +30,31 @@ CATEGORIES = (
 BY_KEY = {category.key: category for category in CATEGORIES}
 TEXT_COLOR = "#111114"
 
+
+_DARK_PANEL = "#1b1e25"
+_DARK_SHARE = 0.86
+"""Of a colour on a dark page, where pastel fills would glare; the rest is the panel's."""
+
+
+def palette_css() -> str:
+    """The palette as variables of a style sheet, and the swatches that use them."""
+    variables = [f"  --frame-{each.key}: light-dark({each.color}, {dimmed(each.color)});" for each in CATEGORIES]
+    swatches = [
+        f'.swatch[data-category="{each.key}"] {{ background: var(--frame-{each.key}); }}' for each in CATEGORIES
+    ]
+    return "\n".join([":root {", *variables, f"  --frame-text: {TEXT_COLOR};", "}", *swatches, ""])
+
+
+def dimmed(color: str) -> str:
+    """The colour as it is on a dark page."""
+    pairs = zip(_channels(color), _channels(_DARK_PANEL), strict=True)
+    return "#" + "".join(f"{round(_DARK_SHARE * own + (1 - _DARK_SHARE) * back):02x}" for own, back in pairs)
+
+
+def _channels(color: str) -> list[int]:
+    return [int(color[start : start + 2], 16) for start in (1, 3, 5)]
+
+
 _RUNNER = "execute_model|forward|pre_?process|post_?process|prepare_inputs?|book_?keep(ing)?|draft|eplb"
 # First match wins. Class names such as Qwen3MoeDecoderLayer or Qwen3MoeAttention contain `moe`
 # and are no mixture of experts, so that rule asks for more than the three letters.

@@ -2,14 +2,36 @@
 
 from __future__ import annotations
 
+from collections.abc import Sequence
+from statistics import median
 from typing import Any
 
 from vime_otel.data.errors import VimeOtelError
+from vime_otel.data.recording import StepRow
 from vime_otel.data.rundir import RunDirectory
 from vime_otel.data.summary import cost_line, notes, opening_line
 
+from .links import trace_link_of
 from .store import Store, addresses, torch_name
 from .view import rank_label
+
+OUTLYING = 5.0
+"""Robust standard deviations above the median of its kind from which a step is an outlier."""
+
+_TO_DEVIATION = 1.4826
+_COLUMNS = (
+    "index",
+    "kind",
+    "mixed",
+    "execution",
+    "start_unix_nano",
+    "duration_ns",
+    "interval_ns",
+    "context_tokens",
+    "generation_tokens",
+    "requests",
+    "trace_id",
+)
 
 
 def briefs(store: Store) -> list[dict[str, Any]]:
@@ -32,6 +54,7 @@ def _brief(run: RunDirectory, address: str) -> dict[str, Any]:
             "complete": header.get("complete"),
             "reasons": header.get("reasons", []),
             "engines": len(header.get("engines", [])),
+            "source": header.get("source"),
             "steps": run.steps,
             "ms_per_step": ms_per_step(run),
             "error": None,
@@ -41,19 +64,54 @@ def _brief(run: RunDirectory, address: str) -> dict[str, Any]:
 
 
 def full(store: Store, run: RunDirectory, address: str) -> dict[str, Any]:
-    """All of a run but its flame graphs."""
-    labels = engine_labels(run)
+    """All of a run but its flame graphs and its steps."""
     return {
         **_brief(run, address),
         "opening": opening_line(run.header, run.rows),
         "cost": cost_line(run.header),
         "notes": notes(run.header, run.rows),
         "has_layers": run.has_layers,
+        "has_mixed": any(row.mixed for row in run.rows),
+        "rows": len(run.rows),
+        "lanes": len({row.engine for row in run.rows}),
         "header": run.header,
         "ranks": [{"name": name, "label": rank_label(run, name)} for name in run.ranks()],
-        "rows": [{**row.as_dict(), "engine_label": labels.get(row.engine, row.engine)} for row in run.rows],
         "torch": [{"name": torch_name(run, path), "bytes": path.stat().st_size} for path in store.torch_traces(run)],
     }
+
+
+def step_columns(run: RunDirectory, trace_link: str) -> dict[str, Any]:
+    """Every step in columns that run parallel; `engine` is a number into `engines`, `outlier` marks odd ones."""
+    labels = engine_labels(run)
+    rows = sorted(run.rows, key=lambda row: (row.index, row.engine))
+    engines = sorted({row.engine for row in rows})
+    number = {engine: place for place, engine in enumerate(engines)}
+    columns: dict[str, list[Any]] = {name: [getattr(row, name) for row in rows] for name in _COLUMNS}
+    return {
+        "engines": [{"id": engine, "label": labels.get(engine, engine)} for engine in engines],
+        "trace_link": trace_link_of(run.header, trace_link),
+        "count": len(rows),
+        **columns,
+        "engine": [number[row.engine] for row in rows],
+        "outlier": outliers(rows),
+    }
+
+
+def outliers(rows: Sequence[StepRow]) -> list[float]:
+    """For each step how many times the median of its kind it took, where that is far from usual; else 0."""
+    by_kind: dict[str, list[int]] = {}
+    for row in rows:
+        by_kind.setdefault(row.kind, []).append(row.interval_ns)
+    limits = {}
+    for kind, values in by_kind.items():
+        middle = median(values)
+        deviation = _TO_DEVIATION * median(abs(value - middle) for value in values)
+        limits[kind] = (middle, middle + OUTLYING * max(deviation, 0.02 * middle))
+    found = []
+    for row in rows:
+        middle, limit = limits[row.kind]
+        found.append(round(row.interval_ns / middle, 2) if middle and row.interval_ns > limit else 0.0)
+    return found
 
 
 def ms_per_step(run: RunDirectory) -> dict[str, float]:

@@ -6,8 +6,10 @@ from flask import Flask, Response, jsonify, make_response, render_template, requ
 from werkzeug.exceptions import HTTPException
 
 from vime_otel.data.errors import UsageError, VimeOtelError
+from vime_otel.data.selection import NotInRun
 
 from .store import AmbiguousRun, RunNotFound
+from .uploads import Unreadable
 
 
 def handle_errors(app: Flask) -> None:
@@ -31,7 +33,9 @@ def handle_errors(app: Flask) -> None:
     def known_error(error: VimeOtelError) -> Response:
         if isinstance(error, RunNotFound):
             return _answer(str(error), 404)
-        return _answer(str(error), 400 if isinstance(error, UsageError) else 500)
+        if isinstance(error, Unreadable):
+            return _answer(str(error), 415)
+        return _answer(str(error), 400 if isinstance(error, (UsageError, NotInRun)) else 500)
 
     @app.errorhandler(Exception)
     def unknown_error(error: Exception) -> Response:

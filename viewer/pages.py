@@ -5,53 +5,73 @@ from __future__ import annotations
 from flask import Blueprint, Response, redirect, render_template, request, send_file, url_for
 from flask.typing import ResponseReturnValue
 
-from vime_otel.data.folded import dumps
-from vime_otel.data.rundir import RunDirectory
+from vime_otel.data.errors import VimeOtelError
 
-from . import describe
-from .colors import CATEGORIES, TEXT_COLOR
+from . import describe, live_view
+from .colors import CATEGORIES
+from .exports import EXPORTS
+from .links import trace_link_of
 from .store import RunNotFound, Store
-from .svg import render_svg
-from .view import BY_LAYER, View, choose
-
-ROWS_SHOWN = 500
-"""Steps in the page's table; the API has them all."""
+from .view import KEYS, View, choose
 
 
-def blueprint(store: Store, perfetto_url: str) -> Blueprint:
+def blueprint(store: Store, trace_link: str, perfetto_url: str) -> Blueprint:
     """The routes for people."""
     pages = Blueprint("pages", __name__)
 
     @pages.get("/")
     def runs() -> str:
-        return render_template("runs.html", runs=describe.briefs(store), root=store.root)
+        return render_template(
+            "runs.html", runs=describe.briefs(store), live=live_view.all_live(store), root=store.root
+        )
 
     @pages.get("/runs/<which>")
     def run(which: str) -> ResponseReturnValue:
-        found = store.find(which)
+        try:
+            found = store.find(which)
+        except RunNotFound:
+            return live_page(which)
         address = store.address(found)
         if which != address:
-            query = request.query_string.decode("ascii", "replace")
-            return redirect(url_for(".run", which=address) + (f"?{query}" if query else ""))
+            asked = request.query_string.decode("ascii", "replace")
+            return redirect(url_for(".run", which=address) + (f"?{asked}" if asked else ""))
+        query = {key: request.args[key] for key in KEYS if request.args.get(key)}
         return render_template(
             "run.html",
             run=describe.full(store, found, address),
-            view=chosen(found, request.args.get("kind")) if found.steps else None,
-            rows_shown=ROWS_SHOWN,
+            view=choose(found, query) if found.steps else None,
+            query=query,
+            others=[each for each in describe.briefs(store) if each["id"] and each["address"] != address],
             categories=CATEGORIES,
+            exports=EXPORTS,
+            trace_link=trace_link_of(found.header, trace_link),
             perfetto_url=perfetto_url,
         )
 
-    @pages.get("/runs/<which>/<kind>.svg")
-    def svg(which: str, kind: str) -> Response:
-        view = downloaded(which, kind)
-        text = render_svg(view.self_us(), view.calls(), view.steps, view.title)
-        return named(Response(text, mimetype="image/svg+xml"), f"{view.file_stem}.svg")
+    def live_page(which: str) -> str:
+        try:
+            live = live_view.find(store, which)
+        except RunNotFound:
+            raise RunNotFound(f"no run {which!r} here; the list of recordings shows those there are") from None
+        return render_template("live.html", live=live.as_dict(), categories=CATEGORIES)
 
-    @pages.get("/runs/<which>/<kind>.folded")
-    def folded(which: str, kind: str) -> Response:
+    @pages.get("/runs/<which>/<file>")
+    def export(which: str, file: str) -> Response:
+        kind, _, extension = file.partition(".")
+        form = next((form for form in EXPORTS.values() if form.extension == extension), None)
+        if form is None:
+            known = ", ".join(form.extension for form in EXPORTS.values())
+            raise RunNotFound(f"{file!r} is no file of a run; each kind has {known} (not found)")
         view = downloaded(which, kind)
-        return named(Response(dumps(view.self_us()), mimetype="text/plain"), f"{view.file_stem}.folded")
+        try:
+            content = form.write(view)
+        except VimeOtelError as error:
+            raise RunNotFound(str(error)) from error
+        response = Response(content, mimetype=form.mimetype)
+        # A stand-alone page would be forbidden its own script here.
+        shown = "attachment" if extension == "html" else "inline"
+        response.headers.set("Content-Disposition", shown, filename=f"{view.file_stem}.{extension}")
+        return response
 
     @pages.get("/runs/<which>/torch/<path:name>")
     def torch_trace(which: str, name: str) -> Response:
@@ -59,30 +79,11 @@ def blueprint(store: Store, perfetto_url: str) -> Blueprint:
         # The traces are sent as the bytes they are: a .gz must not be unpacked on the way.
         return send_file(path, "application/octet-stream", as_attachment=True, download_name=path.name)
 
-    @pages.get("/palette.css")
-    def palette() -> Response:
-        variables = [f"  --frame-{category.key}: {category.color};" for category in CATEGORIES]
-        swatches = [
-            f'.swatch[data-category="{category.key}"] {{ background: var(--frame-{category.key}); }}'
-            for category in CATEGORIES
-        ]
-        lines = [":root {", *variables, f"  --frame-text: {TEXT_COLOR};", "}", *swatches, ""]
-        return Response("\n".join(lines), mimetype="text/css")
-
-    def chosen(found: RunDirectory, kind: str | None) -> View:
-        return choose(found, kind, request.args.get("rank"), request.args.get(BY_LAYER))
-
     def downloaded(which: str, kind: str) -> View:
         found = store.find(which)
         if kind not in found.steps:
             kinds = ", ".join(found.steps) or "none"
             raise RunNotFound(f"run {found.id} has no {kind!r} steps; it has {kinds}")
-        return chosen(found, kind)
+        return choose(found, {**{key: request.args[key] for key in KEYS if request.args.get(key)}, "kind": kind})
 
     return pages
-
-
-def named(response: Response, file_name: str) -> Response:
-    """Shown in the browser, and saved under this name."""
-    response.headers.set("Content-Disposition", "inline", filename=file_name)
-    return response

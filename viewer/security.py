@@ -5,21 +5,17 @@ from __future__ import annotations
 import ipaddress
 import re
 from collections.abc import Collection
+from urllib.parse import urlsplit
 
 from flask import Flask, Response, abort, request
 
 LOOPBACK_HOSTS = frozenset({"localhost", "127.0.0.1", "[::1]"})
 _HOST = re.compile(r"(\[[0-9a-f:.]+\]|[^][:@/\s]+)(:\d+)?", re.IGNORECASE)
 
-# d3-flame-graph puts its style sheet into the page with a script. The hash allows that one text
-# and no other inline style; d3's own style changes go through the CSSOM, which needs no leave.
-_D3_FLAME_GRAPH_STYLE = "'sha256-PjPkXjWPssRCMzB6p5SnF25xrwIH7ThbVHWlE+SG1DE='"
-
 HEADERS = {
     "Content-Security-Policy": "; ".join(
         (
             "default-src 'self'",
-            f"style-src 'self' {_D3_FLAME_GRAPH_STYLE}",
             "object-src 'none'",
             "base-uri 'none'",
             "form-action 'self'",
@@ -35,7 +31,7 @@ HEADERS = {
 
 
 def protect(app: Flask, allowed_hosts: Collection[str], any_address: bool = False) -> None:
-    """Refuse other hosts (403), which DNS rebinding would bring; send HEADERS with every answer.
+    """Refuse other hosts, which DNS rebinding would bring, and other sites' requests (403); send HEADERS always.
 
     `any_address` lets every IP address pass: rebinding needs a name.
     """
@@ -53,10 +49,26 @@ def protect(app: Flask, allowed_hosts: Collection[str], any_address: bool = Fals
                 " or start it with --allow-host NAME",
             )
 
+    @app.before_request
+    def check_site() -> None:
+        if _is_foreign():
+            abort(403, "this viewer answers to its own pages only, not to those of another site")
+
     @app.after_request
     def add_headers(response: Response) -> Response:
+        # A stand-alone page brings a policy of its own, which is stricter.
         response.headers.update(HEADERS)
         return response
+
+
+def _is_foreign() -> bool:
+    """Whether another site's page sent this: to read it or to change something, not to open it in a window."""
+    origin = request.headers.get("Origin")
+    if origin is not None and urlsplit(origin).netloc != request.headers.get("Host"):
+        return True
+    site = request.headers.get("Sec-Fetch-Site", "none")
+    opened = request.headers.get("Sec-Fetch-Mode") == "navigate" and request.headers.get("Sec-Fetch-Dest") == "document"
+    return site not in ("none", "same-origin") and not (opened and request.method == "GET")
 
 
 def _is_address(host: str) -> bool:

@@ -5,50 +5,112 @@ from __future__ import annotations
 import contextlib
 import errno
 import ipaddress
+import secrets
 import socket
-from collections.abc import Callable, Collection
+import tempfile
+from collections.abc import Callable, Collection, Sequence
+from dataclasses import dataclass
 from pathlib import Path
 
 from waitress import create_server  # type: ignore[import-untyped]
 
-from vime_otel.data.errors import UsageError, VimeOtelError
+from vime_otel.data import settings
+from vime_otel.data.errors import VimeOtelError
+from vime_otel.data.imported import write_imported
+from vime_otel.data.profile_file import read_profile
 
-from .app import create_app
+from .access import QUERY
+from .app import Config, create_app
+from .base_path import clean
+from .uploads import MAX_BYTES
 
 HOST = "127.0.0.1"
 PORT = 8080
+_THREADS = 8
+
+
+@dataclass(frozen=True)
+class Place:
+    """Where a viewer listens, and for whom; `insecure` asks nobody beyond loopback for a token."""
+
+    host: str = HOST
+    port: int = PORT
+    allowed_hosts: Collection[str] = ()
+    base_path: str = ""
+    insecure: bool = False
 
 
 def serve(
     runs_root: Path,
-    host: str = HOST,
-    port: int = PORT,
+    place: Place = Place(),
     on_ready: Callable[[str], None] = lambda url: None,
-    allowed_hosts: Collection[str] = (),
-    insecure: bool = False,
+    files: Sequence[Path] = (),
+    trace_link: str = "",
 ) -> None:
-    """Serve until interrupted; `on_ready` gets the URL once the port is open (0 picks a free one).
+    """Serve until interrupted; `on_ready` gets the URL to open once the port is open (0 picks a free one).
 
-    Beyond loopback, which `insecure` allows, any IP address will do as the Host of a request, and this
-    machine's name; other names are `allowed_hosts`. Raises VimeOtelError when the port can't be had.
+    Beyond loopback, any IP address will do as the Host of a request, and this machine's name; other names are
+    `allowed_hosts`. There a token is asked for: VIME_OTEL_VIEW_TOKEN, or one that is made now and stands in the
+    URL. `files` are shown besides the runs; with one the URL is that file's page.
+    Raises VimeOtelError when the port can't be had or a file holds nothing that can be shown.
     """
-    family = socket.AF_INET6 if ":" in host else socket.AF_INET
+    family = socket.AF_INET6 if ":" in place.host else socket.AF_INET
+    with contextlib.ExitStack() as stack:
+        scratch = Path(stack.enter_context(tempfile.TemporaryDirectory(prefix="vime-otel-view-")))
+        shown = [_bring(path, scratch) for path in files]
+        address, listening = _listen(place, family)
+        token, told = ("", "") if address.is_loopback or place.insecure else _token()
+        names = {_in_url(place.host), *place.allowed_hosts, *([] if address.is_loopback else [socket.gethostname()])}
+        config = Config(
+            runs_root,
+            names,
+            any_address=not address.is_loopback,
+            base_path=place.base_path,
+            token=token,
+            scratch=scratch,
+            trace_link=trace_link,
+        )
+        server = create_server(
+            create_app(config), sockets=[listening], threads=_THREADS, max_request_body_size=MAX_BYTES
+        )
+        outward = _outward_address(family) if address.is_unspecified else place.host
+        path = f"{clean(place.base_path)}/{f'runs/{shown[0]}' if len(shown) == 1 else ''}".rstrip("/")
+        url = f"http://{_in_url(outward)}:{listening.getsockname()[1]}{path}"
+        try:
+            on_ready(f"{url}{'/' if told and not path else ''}{told}")
+            server.run()
+        finally:
+            server.close()
+
+
+def _bring(path: Path, scratch: Path) -> str:
+    """Make a file one of the runs; returns its id."""
     try:
-        address = ipaddress.ip_address(_address_of(host, port, family))
-        if not address.is_loopback and not insecure:
-            raise UsageError(_why_ask(host or str(address), port or PORT))
-        listening = socket.create_server((str(address), port), family=family)
+        content = path.read_bytes()
+        return write_imported(scratch, read_profile(content), path.name, content)
+    except OSError as error:
+        raise VimeOtelError(f"{path} can't be read ({error.strerror}); name a file of stacks") from error
+    except VimeOtelError as error:
+        raise VimeOtelError(f"{path}: {error}") from error
+
+
+def _listen(
+    place: Place, family: socket.AddressFamily
+) -> tuple[ipaddress.IPv4Address | ipaddress.IPv6Address, socket.socket]:
+    try:
+        address = ipaddress.ip_address(_address_of(place.host, place.port, family))
+        return address, socket.create_server((str(address), place.port), family=family)
     except (OSError, UnicodeError) as error:
-        raise VimeOtelError(_why_not(error, host, port)) from error
-    names = {_in_url(host), *allowed_hosts, *([] if address.is_loopback else [socket.gethostname()])}
-    app = create_app(runs_root, names, any_address=not address.is_loopback)
-    server = create_server(app, sockets=[listening])
-    shown = _outward_address(family) if address.is_unspecified else host
-    try:
-        on_ready(f"http://{_in_url(shown)}:{listening.getsockname()[1]}")
-        server.run()
-    finally:
-        server.close()
+        raise VimeOtelError(_why_not(error, place.host, place.port)) from error
+
+
+def _token() -> tuple[str, str]:
+    """(the token, how the printed link brings it): a token that was set is known to its user, and not printed."""
+    chosen = settings.secret(settings.VIEW_TOKEN)
+    if chosen:
+        return chosen, ""
+    made = secrets.token_urlsafe(24)
+    return made, f"?{QUERY}={made}"
 
 
 def _address_of(host: str, port: int, family: socket.AddressFamily) -> str:
@@ -70,13 +132,6 @@ def _outward_address(family: socket.AddressFamily) -> str:
 def _in_url(host: str) -> str:
     """The host as a URL has it."""
     return f"[{host}]" if ":" in host else host
-
-
-def _why_ask(host: str, port: int) -> str:
-    return (
-        f"{host} is beyond loopback, where whoever reaches the port sees the runs: add --insecure if that is meant;"
-        f" better is `ssh -L {port}:127.0.0.1:{port} HOST` to a viewer on 127.0.0.1"
-    )
 
 
 def _why_not(error: OSError | UnicodeError, host: str, port: int) -> str:

@@ -3,12 +3,15 @@
 from __future__ import annotations
 
 import os
-from collections import Counter
+from collections import Counter, OrderedDict
 from collections.abc import Iterator, Sequence
 from pathlib import Path
 
 from vime_otel.data.errors import VimeOtelError
-from vime_otel.data.rundir import TORCH_DIR, RunDirectory, ambiguous, list_runs, matching
+from vime_otel.data.rundir import HEADER_FILE, TORCH_DIR, RunDirectory, ambiguous, list_runs, matching
+
+_KEPT = 16
+"""Runs that are kept read."""
 
 
 class RunNotFound(VimeOtelError):
@@ -24,14 +27,17 @@ class AmbiguousRun(VimeOtelError):
 
 
 class Store:
-    """The runs below one directory."""
+    """The runs below one directory, and the files that were brought to a second one."""
 
-    def __init__(self, root: Path):
+    def __init__(self, root: Path, scratch: Path | None = None):
         self.root = root.resolve()
+        self._roots = [self.root, *([scratch.resolve()] if scratch else [])]
+        self._read: OrderedDict[Path, tuple[str, RunDirectory]] = OrderedDict()
 
     def runs(self) -> list[RunDirectory]:
         """The runs, newest first; one that holds a link out of the runs directory is passed over."""
-        return [run for run in list_runs(self.root) if all(map(self._is_inside, _links(run.path)))]
+        found = [run for root in self._roots for run in list_runs(root)]
+        return [self._kept(run) for run in found if all(map(self._is_inside, _links(run.path)))]
 
     def find(self, which: str) -> RunDirectory:
         """The run with this folder name or id, or whose name or id begins so.
@@ -60,8 +66,34 @@ class Store:
                 return path
         raise RunNotFound(f"run {run.id} has no torch trace {name!r}")
 
+    def unfinished(self) -> list[Path]:
+        """Folders of the runs directory that are no runs yet, newest first; none that holds a link out of it."""
+        if not self.root.is_dir():
+            return []
+        folders = (path for path in self.root.iterdir() if path.is_dir() and not (path / HEADER_FILE).exists())
+        return sorted((path for path in folders if all(map(self._is_inside, _links(path)))), reverse=True)
+
+    def _kept(self, run: RunDirectory) -> RunDirectory:
+        """The same run as it was read before, unless its files have changed."""
+        now = version(run)
+        before, kept = self._read.get(run.path, ("", run))
+        if before == now:
+            return kept
+        self._read[run.path] = (now, run)
+        while len(self._read) > _KEPT:
+            self._read.popitem(last=False)
+        return run
+
     def _is_inside(self, path: Path) -> bool:
-        return Path(os.path.realpath(path)).is_relative_to(self.root)
+        real = Path(os.path.realpath(path))
+        return any(real.is_relative_to(root) for root in self._roots)
+
+
+def version(run: RunDirectory) -> str:
+    """What changes when any of a run's files does: each one's name, size and time."""
+    entries = [entry for folder in (run.path, run.path / "ranks") if folder.is_dir() for entry in os.scandir(folder)]
+    stats = sorted((entry.path, entry.stat()) for entry in entries if os.path.exists(entry.path))
+    return ";".join(f"{path} {stat.st_size} {stat.st_mtime_ns}" for path, stat in stats)
 
 
 def addresses(runs: Sequence[RunDirectory]) -> dict[Path, str]:

@@ -3,11 +3,15 @@
 from __future__ import annotations
 
 from collections.abc import Iterator, Mapping
+from dataclasses import dataclass
 from html import escape
+
+from vime_otel.data.profile import MICROSECONDS
+from vime_otel.data.summary import counted
 
 from . import tree
 from .colors import BY_KEY, CATEGORIES, TEXT_COLOR
-from .tree import Frame
+from .tree import Tree
 
 WIDTH = 1400
 ROW = 20
@@ -26,12 +30,14 @@ _UNWRITABLE = dict.fromkeys(_CONTROLS, "\N{REPLACEMENT CHARACTER}")
 """Control characters that XML can't hold, not even escaped."""
 
 
-def render_svg(self_us: Mapping[str, int], calls: Mapping[str, int], steps: int, title: str) -> str:
-    """The flame graph of folded self times in microseconds, root on top, times per step."""
-    root = tree.build(self_us, calls)
+def render_svg(
+    self_us: Mapping[str, int], calls: Mapping[str, int], steps: int, title: str, unit: str = MICROSECONDS
+) -> str:
+    """The flame graph of folded self times in microseconds, root on top, times per step; or of counts of a `unit`."""
+    graph = tree.build(self_us, calls)
     steps = max(steps, 1)
-    height = TOP + tree.depth(root) * ROW + MARGIN
-    heading = f"{title} · {_ms(root.total_us, steps)} ms per step · {steps} step{'s' * (steps != 1)}"
+    height = TOP + (max(graph.depth) + 1) * ROW + MARGIN
+    heading = f"{title} · {_heading(graph.total_us[0], steps, unit)}"
     lines = [
         '<svg xmlns="http://www.w3.org/2000/svg"'
         f' viewBox="0 0 {WIDTH} {height}" width="{WIDTH}" height="{height}"'
@@ -39,59 +45,84 @@ def render_svg(self_us: Mapping[str, int], calls: Mapping[str, int], steps: int,
         f"<title>{_text(heading)}</title>",
         f'<rect width="{WIDTH}" height="{height}" fill="#ffffff"/>',
         f'<text x="{MARGIN}" y="26" font-size="16" font-weight="600">{_text(heading)}</text>',
-        *_legend(root),
+        *_legend(graph),
     ]
-    lines.extend(_box(frame, x, width, root, steps) for frame, x, width in _placed(root))
+    amount = _Amount(steps, unit)
+    lines.extend(_box(graph, frame, x, width, amount) for frame, x, width in _placed(graph))
     return "\n".join([*lines, "</svg>", ""])
 
 
-def _placed(root: Frame) -> Iterator[tuple[Frame, float, float]]:
+def _placed(graph: Tree) -> Iterator[tuple[int, float, float]]:
     """Every visible frame with its left edge and width in pixels."""
-    scale = (WIDTH - 2 * MARGIN) / (root.total_us or 1)
-    waiting = [(root, float(MARGIN))]
-    while waiting:
-        frame, x = waiting.pop()
-        width = frame.total_us * scale
-        if width < NARROWEST and frame is not root:
-            continue
-        yield frame, x, width
-        below = []
-        for child in frame.children:
-            below.append((child, x))
-            x += child.total_us * scale
-        waiting.extend(reversed(below))
+    scale = (WIDTH - 2 * MARGIN) / (graph.total_us[0] or 1)
+    ends = [float(MARGIN)]  # by depth: where the next frame of that depth begins
+    for frame, depth in enumerate(graph.depth):
+        width = graph.total_us[frame] * scale
+        x = ends[depth]
+        ends[depth] += width
+        ends[depth + 1 :] = [x]
+        if width >= NARROWEST or frame == 0:
+            yield frame, x, width
 
 
-def _box(frame: Frame, x: float, width: float, root: Frame, steps: int) -> str:
-    y = TOP + frame.depth * ROW
-    label = _label(frame, steps, width)
+def _box(graph: Tree, frame: int, x: float, width: float, amount: _Amount) -> str:
+    y = TOP + graph.depth[frame] * ROW
+    label = _label(graph, frame, amount, width)
+    color = BY_KEY[graph.categories[graph.category[frame]]].color
     text = f'<text x="4" y="14">{_text(label)}</text>' if label else ""
     # An <svg> within an <svg> cuts off what juts out, whichever font the reader has.
     return (
         f'<svg x="{x:.2f}" y="{y}" width="{max(width - 0.5, NARROWEST):.2f}" height="{ROW - 1}">'
-        f"<title>{_text(_tooltip(frame, root, steps))}</title>"
-        f'<rect width="100%" height="100%" rx="2" fill="{BY_KEY[frame.category].color}"/>{text}</svg>'
+        f"<title>{_text(_tooltip(graph, frame, amount))}</title>"
+        f'<rect width="100%" height="100%" rx="2" fill="{color}"/>{text}</svg>'
     )
 
 
-def _tooltip(frame: Frame, root: Frame, steps: int) -> str:
+def _tooltip(graph: Tree, frame: int, amount: _Amount) -> str:
+    total, calls = graph.total_us[frame], graph.calls[frame]
     lines = [
-        frame.name,
-        f"{_ms(frame.total_us, steps)} ms per step · {frame.total_us / (root.total_us or 1):.1%} of the step",
-        f"self {_ms(frame.self_us, steps)} ms per step",
+        graph.names[graph.name[frame]],
+        f"{amount.of(total)}{amount.per_step} · {total / (graph.total_us[0] or 1):.1%} of the {amount.whole}",
+        f"self {amount.of(graph.self_us[frame])}{amount.per_step}",
     ]
-    if frame.calls:
-        per_call = _ms(frame.total_us, frame.calls)
-        lines.append(f"{frame.calls / steps:.4g} calls per step · {per_call} ms per call")
+    if calls:
+        lines.append(f"{calls / amount.steps:.4g} calls per step · {_ms(total, calls)} ms per call")
     return "\n".join(lines)
 
 
-def _legend(root: Frame) -> Iterator[str]:
+@dataclass(frozen=True)
+class _Amount:
+    """How values are told: times per step, or counts as they are."""
+
+    steps: int
+    unit: str
+
+    @property
+    def is_time(self) -> bool:
+        return self.unit == MICROSECONDS
+
+    @property
+    def per_step(self) -> str:
+        return " per step" if self.is_time else ""
+
+    @property
+    def whole(self) -> str:
+        return "step" if self.is_time else "whole"
+
+    def of(self, value: int) -> str:
+        return f"{_ms(value, self.steps)} ms" if self.is_time else f"{value:,} {self.unit}"
+
+
+def _heading(value: int, steps: int, unit: str) -> str:
+    amount = _Amount(steps, unit)
+    return f"{amount.of(value)} per step · {counted(steps, 'step')}" if amount.is_time else amount.of(value)
+
+
+def _legend(graph: Tree) -> Iterator[str]:
     """A swatch and a name for each kind of frame that occurs."""
-    used = {frame.category for frame in tree.all_frames(root)}
     x = float(MARGIN)
     for category in CATEGORIES:
-        if category.key in used:
+        if category.key in graph.categories:
             yield (
                 f'<rect x="{x:.1f}" y="39" width="12" height="12" rx="2" fill="{category.color}"/>'
                 f'<text x="{x + 17:.1f}" y="49">{_text(category.label)}</text>'
@@ -99,14 +130,15 @@ def _legend(root: Frame) -> Iterator[str]:
             x += 37 + len(category.label) * _CHARACTER
 
 
-def _label(frame: Frame, steps: int, width: float) -> str:
+def _label(graph: Tree, frame: int, amount: _Amount, width: float) -> str:
     """What a box has room for: name and time, the name, the part that tells most; or nothing.
 
     A number is never cut short: it would read as another number.
     """
     room = int((width - 8) / _CHARACTER)
-    shortest = frame.name.partition(":")[0].rpartition(".")[2] or frame.name
-    for text in (f"{frame.name}  {_ms(frame.total_us, steps)} ms", frame.name, shortest):
+    name = graph.names[graph.name[frame]]
+    shortest = name.partition(":")[0].rpartition(".")[2] or name
+    for text in (f"{name}  {amount.of(graph.total_us[frame])}", name, shortest):
         if len(text) <= room:
             return text
     return f"{shortest[: room - 1]}…" if room >= 3 else ""

@@ -1,97 +1,89 @@
-"""What of a run is shown: one kind of step, overall or of one rank, layers merged or one by one."""
+"""What of a run is shown, as the page gets it: the flame graph's columns, the numbers beside it, the ranks."""
 
 from __future__ import annotations
 
 from collections.abc import Mapping
 from dataclasses import dataclass
+from functools import cached_property
 from statistics import median
 from typing import Any
 
 from vime_otel.data.errors import UsageError
+from vime_otel.data.profile import MICROSECONDS
 from vime_otel.data.recording import StepRow
 from vime_otel.data.rundir import RunDirectory
-from vime_otel.data.summary import TopFrame, top_frames
+from vime_otel.data.selection import Selected, Selection, read_range
 
 from . import tree
 from .store import RunNotFound
 
-BY_LAYER = "layers"
-"""The query's name for showing layers one by one."""
+KEYS = ("kind", "rank", "layers", "steps", "mixed")
+"""What an address says of a view; `layers` shows layers one by one."""
 
 
 @dataclass(frozen=True)
 class View:
-    """A kind and a rank (None: overall) of a run, both known to exist; with `by_layer` its layers, too."""
+    """A selection of a run, known to fit."""
 
-    run: RunDirectory
-    kind: str
-    rank: str | None
-    by_layer: bool = False
+    selected: Selected
 
     @property
-    def rows(self) -> list[StepRow]:
-        """The steps that this view sums."""
-        return self.run.rows_of(self.kind, self.rank)
+    def run(self) -> RunDirectory:
+        """The run that is shown."""
+        return self.selected.run
+
+    @property
+    def kind(self) -> str:
+        """The kind of step."""
+        return self.selected.selection.kind
+
+    @property
+    def unit(self) -> str:
+        """What values count: microseconds, but for some files of other tools."""
+        return str(self.run.header.get("unit") or MICROSECONDS)
 
     @property
     def steps(self) -> int:
         """How many steps this view sums."""
-        return self.run.steps_of(self.kind, self.rank)
+        return self.selected.steps
+
+    @cached_property
+    def values(self) -> tuple[Mapping[str, int], Mapping[str, int]]:
+        """(self time in microseconds, calls) by stack."""
+        return self.selected.values()
 
     @property
     def title(self) -> str:
         """The view's name for people."""
-        parts = [str(self.run.header.get("label") or self.run.id[:8]), self.kind]
-        if self.rank:
-            parts.append(rank_label(self.run, self.rank))
-        if self.by_layer:
+        chosen = self.selected.selection
+        parts = [str(self.run.header.get("label") or self.run.id[:8]), chosen.kind]
+        if chosen.rank:
+            parts.append(rank_label(self.run, chosen.rank))
+        if chosen.by_layer:
             parts.append("by layer")
+        if chosen.steps:
+            first, last = chosen.steps
+            parts.append(f"step {first}" if first == last else f"steps {first}–{last}")
+        if chosen.mixed != "in":
+            parts.append("mixed steps alone" if chosen.mixed == "only" else "without mixed steps")
         return " · ".join(parts)
 
     @property
     def file_stem(self) -> str:
         """The view's name for files."""
-        parts = [self.run.id[:8], self.kind]
-        if self.rank:
-            parts.append(self.rank)
-        if self.by_layer:
-            parts.append("layers")
-        return "-".join(parts)
-
-    @property
-    def query(self) -> dict[str, str]:
-        """What an address says beside the kind, so that it shows this view."""
-        query = {"rank": self.rank} if self.rank else {}
-        return query | ({BY_LAYER: "1"} if self.by_layer else {})
-
-    def self_us(self) -> Mapping[str, int]:
-        """Self time in microseconds by stack."""
-        return self.run.self_us(self.kind, self.rank, self.by_layer)
-
-    def calls(self) -> Mapping[str, int]:
-        """Calls by stack."""
-        return self.run.calls(self.kind, self.rank, self.by_layer)
-
-    def skipped(self) -> list[str]:
-        """What to tell of lines in the run's files that are not in the format."""
-        return self.run.skipped_lines(self.kind, self.rank, self.by_layer)
-
-    def top(self) -> list[TopFrame]:
-        """The frames with most self time."""
-        return top_frames(self.self_us(), self.calls(), self.steps)
-
-    def categories(self) -> dict[str, str]:
-        """What each frame is, by its name: as where it spends most."""
-        frames = tree.all_frames(tree.build(self.self_us(), self.calls()))
-        return {frame.name: frame.category for frame in sorted(frames, key=lambda frame: frame.self_us)}
+        chosen = self.selected.selection
+        steps = ["-".join(map(str, dict.fromkeys(chosen.steps)))] if chosen.steps else []
+        mixed = [f"mixed-{chosen.mixed}"] if chosen.mixed != "in" else []
+        parts = [self.run.id[:8], chosen.kind, *([chosen.rank] if chosen.rank else [])]
+        return "-".join([*parts, *(["layers"] if chosen.by_layer else []), *steps, *mixed])
 
     def facts(self) -> list[tuple[str, str]]:
         """The numbers beside the graph, for people: (name, value with its unit)."""
-        rows = self.rows
+        rows = self.selected.rows
+        if not rows:
+            return [("steps", f"{self.steps:,}")] if self.steps else []
         intervals = [row.interval_ns / 1e6 for row in rows]
         tokens = [row.context_tokens + row.generation_tokens for row in rows]
-        if not rows:
-            return []
         return [
             ("mean step", f"{sum(intervals) / len(rows):.2f} ms"),
             ("median", f"{median(intervals):.2f} ms"),
@@ -103,40 +95,85 @@ class View:
 
     def flamegraph(self) -> dict[str, Any]:
         """The flame graph for JSON: times in microseconds and calls, summed over `steps` steps."""
-        root = tree.build(self.self_us(), self.calls())
+        chosen = self.selected.selection
         return {
-            "kind": self.kind,
-            "rank": self.rank,
-            "by_layer": self.by_layer,
+            "kind": chosen.kind,
+            "rank": chosen.rank,
+            "by_layer": chosen.by_layer,
             "title": self.title,
+            "file_stem": self.file_stem,
+            "unit": self.unit,
             "steps": self.steps,
-            "skipped": self.skipped(),
-            "depth": tree.depth(root),
-            "root": root.as_dict(),
+            "seconds": seconds_on_the_clock(self.run, self.selected.rows),
+            "facts": self.facts(),
+            "skipped": self.selected.skipped(),
+            "tree": tree.build(*self.values).as_dict(),
+        }
+
+    def ranks(self) -> dict[str, Any]:
+        """Every rank's flame graph in one, for JSON: self time in microseconds per step and rank, by stack.
+
+        Stacks are those of any rank; `self` has a row for each of `ranks`.
+        """
+        found = self.selected.by_rank()
+        stacks = sorted({stack for values, _ in found.values() for stack in values})
+        return {
+            "ranks": [
+                {"name": name, "label": rank_label(self.run, name), "steps": n} for name, (_, n) in found.items()
+            ],
+            "stacks": stacks,
+            "self": [
+                [round(values.get(stack, 0) / max(steps, 1), 3) for stack in stacks] for values, steps in found.values()
+            ],
         }
 
 
-def choose(run: RunDirectory, kind: str | None, rank: str | None, layers: str | None) -> View:
+def choose(run: RunDirectory, query: Mapping[str, str]) -> View:
     """The view that a query asks for; the first kind where none is named.
 
-    Raises UsageError for what the run does not have, RunNotFound where it has no steps.
+    Raises NotInRun for what the run does not have, UsageError for what is no query, RunNotFound where it has no steps.
     """
     kinds = list(run.steps)
     if not kinds:
         raise RunNotFound(f"run {run.id} has no steps, so it has no flame graph")
-    if kind and kind not in kinds:
-        raise UsageError(f"this run has no kind {kind!r}; it has {', '.join(kinds)}")
-    if rank and rank not in run.ranks():
-        raise UsageError(f"this run has no rank {rank!r}; it has {', '.join(run.ranks()) or 'none'}")
-    if layers and not run.has_layers:
-        raise UsageError("this run does not tell layers apart; `vime-otel collect --per-layer` makes one that does")
-    return View(run, kind or kinds[0], rank or None, bool(layers))
+    if query.get("layers", "") not in ("", "1"):
+        raise UsageError("layers=1 shows layers one by one; leave it out to merge them")
+    return View(
+        Selected(
+            run,
+            Selection(
+                query.get("kind") or kinds[0],
+                query.get("rank") or None,
+                bool(query.get("layers")),
+                read_range(query["steps"]) if query.get("steps") else None,
+                query.get("mixed") or "in",
+            ),
+        )
+    )
 
 
 def rank_label(run: RunDirectory, name: str) -> str:
     """The rank's name for people: its engine's label and its number."""
     for engine in run.header.get("engines", []):
         engine_id = str(engine.get("id"))
+        label = str(engine.get("label") or engine_id)
+        if name == engine_id:
+            return label
         if name.startswith(f"{engine_id}-"):
-            return f"{engine.get('label') or engine_id} rank {name.removeprefix(f'{engine_id}-')}"
+            return f"{label} rank {name.removeprefix(f'{engine_id}-')}"
     return name
+
+
+def seconds_on_the_clock(run: RunDirectory, chosen: list[StepRow]) -> float | None:
+    """From the first to the last of the chosen steps, whatever ran meanwhile, summed over engines.
+
+    None where the clock says nothing: without rows, or where only samples of the steps were recorded.
+    """
+    if "every" in (run.header.get("asked") or {}):
+        return None
+    spans: dict[str, tuple[int, int]] = {}
+    for row in chosen:
+        begin, end = spans.get(row.engine, (row.start_unix_nano, 0))
+        spans[row.engine] = (min(begin, row.start_unix_nano), max(end, row.start_unix_nano + row.duration_ns))
+    total = sum(end - begin for begin, end in spans.values()) / 1e9
+    return total if total > 0 else None

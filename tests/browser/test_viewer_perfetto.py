@@ -11,7 +11,7 @@ import pytest
 from flask import Flask
 from samples import ENGINES, RECORDING_ID, torch_trace, write_sample
 
-from viewer.app import create_app
+from viewer.app import Config, create_app
 
 if TYPE_CHECKING:
     from playwright.sync_api import Page
@@ -46,7 +46,7 @@ def perfetto() -> Flask:
 def test_the_trace_arrives_as_the_file_it_is(page: Page, serving: Callable[[Any], str], tmp_path: Path) -> None:
     write_sample(tmp_path, torch=True)
     ui = serving(perfetto())
-    viewer = serving(create_app(tmp_path, perfetto_url=ui))
+    viewer = serving(create_app(Config(tmp_path, perfetto_url=ui)))
     page.goto(f"{viewer}/runs/{RECORDING_ID}")
     row = page.get_by_role("row", name="rank1.pt.trace.json.gz")
     with page.expect_popup() as popup:
@@ -64,7 +64,7 @@ def test_a_window_that_is_closed_is_told_with_the_way_out(
 ) -> None:
     write_sample(tmp_path, torch=True)
     ui = serving(Flask("deaf"))
-    page.goto(f"{serving(create_app(tmp_path, perfetto_url=ui))}/runs/{RECORDING_ID}")
+    page.goto(f"{serving(create_app(Config(tmp_path, perfetto_url=ui)))}/runs/{RECORDING_ID}")
     row = page.get_by_role("row", name="rank0.pt.trace.json.gz")
     with page.expect_popup() as popup:
         row.get_by_role("button", name="Open in Perfetto").click()

@@ -242,14 +242,20 @@ def test_copies_of_a_run_are_told_apart_by_folder(runs: Path, capsys: pytest.Cap
     assert "run: " in out(capsys, "top", "zz", "--runs", str(runs))
 
 
-@pytest.mark.parametrize("host", ["0.0.0.0", "::", "192.0.2.2", ""])
-def test_view_beyond_loopback_wants_consent(runs: Path, capsys: pytest.CaptureFixture[str], host: str) -> None:
-    assert main(["view", "--runs", str(runs), "--host", host, "--port", "0"]) == 2
-    captured = capsys.readouterr()
-    assert "--insecure" in captured.err
-    assert "ssh -L" in captured.err
-    assert captured.err.count("\n") == 1
-    assert captured.out == ""
+@pytest.mark.parametrize(
+    ("option", "value", "message"),
+    [
+        ("--base-path", "vime", "is not a path such as /vime"),
+        ("--base-path", "/a/../b", "is not a path such as /vime"),
+        ("--trace-link", "javascript:alert({trace_id})", "is no link to traces"),
+        ("--trace-link", "http://jaeger/trace/", "is no link to traces"),
+    ],
+)
+def test_view_takes_paths_and_links_only(
+    runs: Path, capsys: pytest.CaptureFixture[str], option: str, value: str, message: str
+) -> None:
+    assert main(["view", "--runs", str(runs), "--port", "0", option, value]) == 2
+    assert message in capsys.readouterr().err
 
 
 @pytest.mark.parametrize("name", ["a b", "http://x", "viewer.lan:8080", ""])

@@ -38,21 +38,21 @@ def test_a_run_is_found_by_the_beginning_of_its_id(client: FlaskClient) -> None:
     run = client.get("/api/runs/5eed").json
     assert run["header"]["engines"][0]["model"] == "Qwen/Qwen3-30B-A3B"
     assert [rank["name"] for rank in run["ranks"]] == [f"{engine}-{rank}" for engine in ENGINES for rank in "01"]
-    assert len(run["rows"]) == 40
+    assert run["rows"] == 40
     assert [trace["name"] for trace in run["torch"]] == [f"{ENGINES[0]}/rank{rank}.pt.trace.json.gz" for rank in "01"]
 
 
 def test_a_flame_graph_adds_up_to_the_folded_file(client: FlaskClient, root: Path) -> None:
     graph = client.get("/api/runs/5eed/flamegraph?kind=prefill").json
     run = next(RunDirectory(path) for path in root.iterdir() if "5eed" in path.name)
-    assert (graph["kind"], graph["steps"], graph["depth"]) == ("prefill", 4, 8)
-    assert graph["root"]["value"] == sum(run.self_us("prefill").values())
+    assert (graph["kind"], graph["steps"], max(graph["tree"]["depth"])) == ("prefill", 4, 7)
+    assert sum(graph["tree"]["self"]) == sum(run.self_us("prefill").values())
 
 
 def test_a_ranks_flame_graph_counts_its_own_engines_steps(client: FlaskClient) -> None:
     graph = client.get(f"/api/runs/5eed/flamegraph?rank={ENGINES[0]}-1").json
     assert (graph["kind"], graph["steps"]) == ("decode", 18)
-    assert graph["root"]["calls"] == 18
+    assert graph["tree"]["calls"][0] == 18
 
 
 @pytest.mark.parametrize(
@@ -60,10 +60,20 @@ def test_a_ranks_flame_graph_counts_its_own_engines_steps(client: FlaskClient) -
     [
         ("/api/runs/ffff", 404, "no run 'ffff'"),
         ("/api/runs/5ee", 400, "fits 2 runs"),
-        ("/api/runs/5eed/flamegraph?kind=idle", 400, "no kind 'idle'"),
+        ("/api/runs/5eed/flamegraph?kind=idle", 400, "has no idle steps; it has decode, prefill"),
         ("/api/runs/5eed/flamegraph?rank=../..", 400, "no rank '../..'"),
         ("/api/runs/2025", 400, "fits 2 runs"),
         ("/api/none", 404, "not found"),
+        ("/api/runs/5eed/flamegraph?steps=x", 400, "'x' is no range of steps such as 12 or 12-40"),
+        ("/api/runs/5eed/flamegraph?steps=900-901", 400, "no step fits this choice"),
+        ("/api/runs/5eed/flamegraph?mixed=maybe", 400, "mixed steps can be in, out, only"),
+        ("/api/runs/5eed/flamegraph?layers=1", 400, "does not tell layers apart"),
+        ("/api/runs/5eed/flamegraph?colour=red", 400, "unknown in the query: colour"),
+        ("/api/compare", 400, "a=ID&b=ID"),
+        ("/api/compare?a=5eed&b=ffff", 404, "no run 'ffff'"),
+        ("/api/compare?a=5eed&kind=all", 404, "no all steps in common"),
+        ("/api/compare?a=5eed&c=5eed", 400, "unknown in the query: c"),
+        ("/api/live/none", 404, "no recording 'none' is under way"),
     ],
 )
 def test_errors_have_one_shape(client: FlaskClient, address: str, status: int, words: str) -> None:

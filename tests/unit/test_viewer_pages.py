@@ -13,7 +13,6 @@ import pytest
 from flask.testing import FlaskClient
 from samples import ENGINES, RECORDING_ID, by_layer, idle_row, sample_recording, torch_trace, write_sample
 
-from viewer import pages
 from viewer.app import create_app
 from vime_otel.data.recording import Recording
 
@@ -46,7 +45,7 @@ def test_the_list_shows_the_newest_recording_first(tmp_path: Path) -> None:
 
 def test_the_list_says_steps_times_and_state(client: FlaskClient) -> None:
     text = client.get("/").text
-    for expected in ("2025-11-30 00:00:00 UTC", "qwen3-moe rollout", ">36<", ">4<", ">12.19<", "complete"):
+    for expected in ("2025-11-30 00:00:00 UTC", "qwen3-moe rollout", "36 <span", "4 <span", "12.19<br>", "complete"):
         assert expected in text
 
 
@@ -83,7 +82,9 @@ def test_copies_of_a_run_are_shown_each_at_its_own_address(tmp_path: Path) -> No
     for link in links:
         copy = client.get(link)
         assert copy.status_code == 200
-        inside = re.findall(r'(?:href|data-source|data-trace)="((?:/api)?/runs/[^"]+)"', copy.text)
+        inside = re.findall(
+            r'(?:href|data-source|data-steps|data-ranks|data-trace)="((?:/api)?/runs/[^"]+)"', copy.text
+        )
         assert len(inside) > 5
         for address in inside:
             assert client.get(unescape(address)).status_code == 200, address
@@ -103,16 +104,16 @@ def test_the_beginning_of_an_id_that_fits_several_runs_offers_them(tmp_path: Pat
     assert client_of(tmp_path).get(f"/runs/{other.name}").location == "/runs/5eef" + "0" * 12
 
 
-def test_skipped_lines_are_told_on_the_page(tmp_path: Path) -> None:
+def test_skipped_lines_are_told_with_the_flame_graph(tmp_path: Path) -> None:
     directory = write_sample(tmp_path)
-    assert "were skipped" not in client_of(tmp_path).get(f"/runs/{RECORDING_ID}").text
+    address = f"/api/runs/{RECORDING_ID}/flamegraph"
+    assert client_of(tmp_path).get(address).json["skipped"] == []
     with (directory / "decode.calls").open("a") as file:
         file.write("nonsense\n")
     client = client_of(tmp_path)
-    text = client.get(f"/runs/{RECORDING_ID}").text
-    assert "decode.calls: 1 line is not in the folded format and was skipped" in text
-    assert "skipped" not in client.get(f"/runs/{RECORDING_ID}?kind=prefill").text
-    assert len(client.get(f"/api/runs/{RECORDING_ID}/flamegraph").json["skipped"]) == 1
+    (told,) = client.get(address).json["skipped"]
+    assert told.endswith("decode.calls: 1 line is not in the folded format and was skipped")
+    assert client.get(f"{address}?kind=prefill").json["skipped"] == []
 
 
 @pytest.mark.parametrize("created", ["0001-01-01T00:00:00+14:00", "yesterday", ""])
@@ -151,32 +152,28 @@ def test_a_complete_run_does_not_speak_of_incompleteness(client: FlaskClient) ->
 def test_kind_and_rank_stand_in_the_address(client: FlaskClient) -> None:
     rank = f"{ENGINES[1]}-1"
     text = client.get(f"/runs/{RECORDING_ID}?kind=prefill&rank={rank}").text
-    assert f"/api/runs/{RECORDING_ID}/flamegraph?kind=prefill&amp;rank={rank}" in text
-    assert f'value="{rank}" selected' in text
-    assert "10.0.0.2:8001/0 rank 1" in text
-    assert f"kind=decode&amp;rank={rank}" in text  # the other kind, of the same rank
+    assert (
+        f'as="fetch" crossorigin="anonymous" href="/api/runs/{RECORDING_ID}/flamegraph?kind=prefill&amp;rank={rank}"'
+        in text
+    )
+    assert f'<option value="{rank}">10.0.0.2:8001/0 rank 1</option>' in text
+    mean = [
+        row.interval_ns / 1e6 for row in sample_recording().rows if row.kind == "prefill" and row.engine == ENGINES[1]
+    ]
+    assert f"<dd>{sum(mean) / 2:.2f} ms</dd>" in text
 
 
-def test_the_tables_hold_the_numbers(client: FlaskClient) -> None:
-    text = client.get(f"/runs/{RECORDING_ID}").text
-    row = sample_recording().rows[13]
-    assert row.trace_id in text
-    assert f"{row.interval_ns / 1e6:.2f}" in text
-    assert "1536 + 64" in text  # tokens of the mixed step
-    assert 'data-frame="moe.experts"' in text
-    assert "33.4%" in text
-    assert "moe.shared_experts" in text  # a hook that was not found
-
-
-def test_a_long_step_table_is_cut_and_says_where_the_rest_is(
-    client: FlaskClient, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    monkeypatch.setattr(pages, "ROWS_SHOWN", 10)
-    text = client.get(f"/runs/{RECORDING_ID}").text
-    rows = sample_recording().rows
-    assert rows[9].trace_id in text
-    assert rows[10].trace_id not in text
-    assert f'The first 10 steps; all are in <a href="/api/runs/{RECORDING_ID}">' in text
+def test_the_steps_come_in_columns(client: FlaskClient) -> None:
+    rows = sorted(sample_recording().rows, key=lambda row: (row.index, row.engine))
+    steps = client.get(f"/api/runs/{RECORDING_ID}/steps").json
+    assert steps["count"] == len(rows) == 40
+    for column in ("index", "kind", "mixed", "interval_ns", "context_tokens", "requests", "trace_id"):
+        assert steps[column] == [getattr(row, column) for row in rows]
+    assert [steps["engines"][number]["id"] for number in steps["engine"]] == [row.engine for row in rows]
+    odd = [place for place, times in enumerate(steps["outlier"]) if times]
+    assert [steps["index"][place] for place in odd] == [13, 13]
+    assert steps["trace_link"] is None
+    assert "moe.shared_experts" in client.get(f"/runs/{RECORDING_ID}").text  # a hook that was not found
 
 
 def test_a_run_without_torch_traces_says_how_to_make_some(tmp_path: Path) -> None:
@@ -259,19 +256,13 @@ def test_a_run_that_can_not_be_read_is_one_clear_line(tmp_path: Path) -> None:
     assert "steps.json holds no JSON object; record again" in page.text
 
 
-def test_a_run_by_layer_has_a_switch_and_keeps_it_in_every_address(tmp_path: Path) -> None:
+def test_a_run_by_layer_has_a_switch_and_its_downloads_know_it(tmp_path: Path) -> None:
     write_sample(tmp_path, by_layer(sample_recording()))
     client = client_of(tmp_path)
-    rank = f"{ENGINES[0]}-1"
-    merged = client.get(f"/runs/{RECORDING_ID}?rank={rank}").text
-    assert f'href="/runs/{RECORDING_ID}?kind=decode&amp;layers=1&amp;rank={rank}"' in merged
-    assert "layers.3" not in merged
-    text = client.get(f"/runs/{RECORDING_ID}?rank={rank}&layers=1").text
-    for address in ("prefill&amp;rank={}&amp;layers=1", "decode&amp;rank={}"):
-        assert f'href="/runs/{RECORDING_ID}?kind={address.format(rank)}"' in text
-    assert f"flamegraph?kind=decode&amp;rank={rank}&amp;layers=1" in text
-    assert '<input type="hidden" name="layers" value="1">' in text
-    assert "<td>layers.3</td>" in text
+    assert 'data-set="layers" data-value="1"' in client.get(f"/runs/{RECORDING_ID}").text
+    graph = client.get(f"/api/runs/{RECORDING_ID}/flamegraph?layers=1").json
+    assert graph["by_layer"]
+    assert "layers.3:Qwen3MoeDecoderLayer" in graph["tree"]["names"]
     svg = client.get(f"/runs/{RECORDING_ID}/decode.svg?layers=1")
     assert "qwen3-moe rollout · decode · by layer · " in svg.text
     assert svg.headers["Content-Disposition"] == "inline; filename=5eed0123-decode-layers.svg"
@@ -279,7 +270,7 @@ def test_a_run_by_layer_has_a_switch_and_keeps_it_in_every_address(tmp_path: Pat
 
 
 def test_a_run_that_merges_layers_has_no_switch(client: FlaskClient) -> None:
-    assert "by layer" not in client.get(f"/runs/{RECORDING_ID}").text
+    assert 'data-set="layers"' not in client.get(f"/runs/{RECORDING_ID}").text
     page = client.get(f"/runs/{RECORDING_ID}?layers=1")
     assert (page.status_code, "does not tell layers apart" in page.text) == (400, True)
 
@@ -306,8 +297,8 @@ def test_idle_steps_are_listed_and_make_no_view(tmp_path: Path) -> None:
     write_sample(tmp_path, Recording(whole.header, rows, whole.totals))
     client = client_of(tmp_path)
     text = client.get(f"/runs/{RECORDING_ID}").text
-    assert '<span class="kind idle">idle</span>' in text
-    assert "kind=idle" not in text
+    assert "idle" in client.get(f"/api/runs/{RECORDING_ID}/steps").json["kind"]
+    assert 'data-value="idle"' not in text
     assert set(client.get(f"/api/runs/{RECORDING_ID}").json["ms_per_step"]) == {"decode", "prefill"}
 
 

@@ -2,8 +2,6 @@
 
 from __future__ import annotations
 
-import base64
-import hashlib
 import json
 import re
 import shutil
@@ -13,8 +11,7 @@ import pytest
 from flask.testing import FlaskClient
 from samples import ENGINES, RECORDING_ID, sample_recording, write_sample
 
-import viewer
-from viewer.app import create_app
+from viewer.app import Config, create_app
 from viewer.security import HEADERS
 
 SECRET = "the secret outside"
@@ -55,6 +52,18 @@ def runs(pattern: Path, tmp_path: Path) -> Path:
         "/api/runs/..",
         f"/runs/{RECORDING_ID}/..%2f..%2foutside%2fdecode.folded",
         f"/runs/{RECORDING_ID}/decode.folded?rank=../../../outside",
+        f"/runs/{RECORDING_ID}/..%2f..%2foutside.json",
+        f"/runs/{RECORDING_ID}/decode.../../../secret.json",
+        f"/api/runs/{RECORDING_ID}/flamegraph?rank=..%2f..%2f..%2foutside",
+        f"/api/runs/{RECORDING_ID}/ranks?rank=../../outside",
+        f"/api/compare?a={RECORDING_ID}&b=..%2foutside",
+        f"/compare?a={RECORDING_ID}&b_rank=../../outside",
+        "/compare?a=../outside",
+        "/api/live/..",
+        "/api/live/..%2foutside",
+        "/api/live/%2e%2e/flamegraph",
+        "/assets/x/..%2f..%2fapp.py",
+        "/assets/../app.py",
     ],
 )
 def test_paths_lead_nowhere_else(runs: Path, address: str) -> None:
@@ -80,6 +89,27 @@ def test_a_run_that_holds_a_link_out_is_not_there(runs: Path, name: str) -> None
         (run / name).unlink()
     (run / name).symlink_to(outside / name)
     _assert_unseen(create_app(runs).test_client(), RECORDING_ID)
+
+
+@pytest.mark.parametrize("name", ["progress.json", "spans.otlp", ""])
+def test_a_recording_under_way_that_holds_a_link_out_is_not_there(runs: Path, name: str) -> None:
+    outside = runs.parent / "outside" / "under-way"
+    outside.mkdir()
+    progress = {"id": "a" * 16, "state": SECRET, "message": "", "engines": []}
+    (outside / "progress.json").write_text(json.dumps(progress))
+    (outside / "spans.otlp").write_bytes(b"VOTJ\1")
+    folder = runs / "under-way"
+    if name:
+        folder.mkdir()
+        (folder / name).symlink_to(outside / name)
+        if name != "progress.json":
+            (folder / "progress.json").write_text(json.dumps(progress))
+    else:
+        folder.symlink_to(outside)
+    client = create_app(runs).test_client()
+    assert client.get("/api/live").json == {"recordings": []}
+    assert client.get("/api/live/under-way/flamegraph").status_code == 404
+    assert SECRET not in client.get("/").text
 
 
 def test_a_torch_trace_that_is_a_link_out_is_not_there(runs: Path) -> None:
@@ -110,7 +140,7 @@ def test_a_runs_directory_that_is_itself_a_link_works(runs: Path) -> None:
     "host", ["localhost", "localhost:8080", "LOCALHOST", "127.0.0.1:1", "[::1]:8080", "viewer.lan:80"]
 )
 def test_known_hosts_are_answered(runs: Path, host: str) -> None:
-    client = create_app(runs, allowed_hosts=["viewer.lan"]).test_client()
+    client = create_app(Config(runs, allowed_hosts=["viewer.lan"])).test_client()
     assert client.get("/", headers={"Host": host}).status_code == 200
 
 
@@ -120,7 +150,7 @@ def test_known_hosts_are_answered(runs: Path, host: str) -> None:
 )
 def test_other_hosts_are_refused_everywhere(runs: Path, host: str) -> None:
     client = create_app(runs).test_client()
-    for address in ("/", "/api/runs", "/palette.css", "/static/style.css"):
+    for address in ("/", "/api/runs", "/compare?a=5eed", "/static/style.css"):
         answer = client.get(address, headers={"Host": host})
         assert answer.status_code == 403
         assert "qwen3" not in answer.text
@@ -142,7 +172,7 @@ def test_other_hosts_are_refused_everywhere(runs: Path, host: str) -> None:
     ],
 )
 def test_beyond_loopback_any_address_is_a_known_host_and_no_name(runs: Path, host: str, status: int) -> None:
-    client = create_app(runs, any_address=True).test_client()
+    client = create_app(Config(runs, any_address=True)).test_client()
     assert client.get("/", headers={"Host": host}).status_code == status
 
 
@@ -154,7 +184,7 @@ def test_a_kind_is_no_path(runs: Path, kind: str) -> None:
     client = create_app(runs).test_client()
     answer = client.get(f"/api/runs/{RECORDING_ID}/flamegraph", query_string={"kind": kind})
     assert answer.status_code == 500
-    assert "steps.json: Invalid enum value" in answer.json["error"]["message"]
+    assert "steps.json: Expected `str` matching regex" in answer.json["error"]["message"]
 
 
 @pytest.mark.parametrize(
@@ -191,17 +221,9 @@ def test_everything_the_page_loads_is_shipped(runs: Path) -> None:
     client = create_app(runs).test_client()
     text = client.get(f"/runs/{RECORDING_ID}").text
     loaded = re.findall(r'<(?:script|link|img)[^>]*(?:src|href)="([^"]+)"', text)
-    assert len(loaded) >= 6
+    assert len(loaded) >= 5
     for address in loaded:
         assert client.get(address).status_code == 200, address
-
-
-def test_the_policy_allows_the_one_style_sheet_that_the_library_writes() -> None:
-    script = Path(viewer.__file__).parent / "static/vendor/d3-flame-graph/d3-flamegraph.umd.min.js"
-    written = re.search(r"textContent=`([^`]*)`", script.read_text())
-    assert written
-    digest = base64.b64encode(hashlib.sha256(written[1].encode()).digest()).decode()
-    assert f"'sha256-{digest}'" in HEADERS["Content-Security-Policy"]
 
 
 def _assert_unseen(client: FlaskClient, which: str) -> None:

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import ast
+import os
 import re
 import signal
 import socket
@@ -16,14 +17,14 @@ import pytest
 from samples import RECORDING_ID, write_sample
 
 import viewer
-from viewer.serve import serve
-from vime_otel.data.errors import UsageError, VimeOtelError
+from viewer.serve import Place, serve
+from vime_otel.data.errors import VimeOtelError
 
 SERVE = """
 import sys
 from pathlib import Path
-from viewer.serve import serve
-serve(Path(sys.argv[1]), port=0, on_ready=lambda url: print(url, flush=True))
+from viewer.serve import Place, serve
+serve(Path(sys.argv[1]), Place(port=0), on_ready=lambda url: print(url, flush=True))
 print("ended", flush=True)
 """
 
@@ -47,39 +48,39 @@ def test_a_port_in_use_is_one_clear_line_with_the_way_out(tmp_path: Path) -> Non
     with socket.create_server(("127.0.0.1", 0)) as taken:
         port = taken.getsockname()[1]
         with pytest.raises(VimeOtelError, match=rf"^port {port} on 127\.0\.0\.1 is in use; .*--port[^\n]*$"):
-            serve(tmp_path, port=port)
+            serve(tmp_path, Place(port=port))
 
 
 @pytest.mark.parametrize("host", ["192.0.2.1", "no.such.host.invalid", "no..name"])
 def test_an_address_that_is_not_ours_is_one_clear_line(tmp_path: Path, host: str) -> None:
     with pytest.raises(VimeOtelError, match=rf"^can't serve on {re.escape(host)}:0 .*--host[^\n]*$"):
-        serve(tmp_path, host=host, port=0, insecure=True)
-
-
-@pytest.mark.parametrize("host", ["192.0.2.1", "0.0.0.0", "::", ""])
-def test_beyond_loopback_consent_is_needed(tmp_path: Path, host: str) -> None:
-    with pytest.raises(UsageError, match=r"^[^\n]*--insecure[^\n]*$"):
-        serve(tmp_path, host=host, port=0)
+        serve(tmp_path, Place(host, 0, insecure=True))
 
 
 def test_on_every_address_it_tells_one_that_answers(tmp_path: Path) -> None:
     write_sample(tmp_path)
-    command = [sys.executable, "-c", SERVE.replace("port=0", "'0.0.0.0', 0, insecure=True"), str(tmp_path)]
+    command = [
+        sys.executable,
+        "-c",
+        SERVE.replace("port=0", "'0.0.0.0', 0, insecure=True, base_path='/vime'"),
+        str(tmp_path),
+    ]
     with subprocess.Popen(command, stdout=subprocess.PIPE, text=True) as process:
         assert process.stdout is not None
         url = process.stdout.readline().strip()
         assert "0.0.0.0" not in url
+        assert url.endswith("/vime")
         opener = urllib.request.build_opener(urllib.request.ProxyHandler({}))
         with opener.open(f"{url}/runs/{RECORDING_ID}", timeout=30) as answer:
             assert answer.status == 200
-        port = url.rpartition(":")[2]
+        port = url.rpartition(":")[2].removesuffix("/vime")
         for host, expected in (
             (socket.gethostname(), 200),
             ("10.1.2.3", 200),
             ("[fd00::1]:80", 200),
             ("evil.example", 403),
         ):
-            request = urllib.request.Request(f"http://127.0.0.1:{port}/", headers={"Host": host})
+            request = urllib.request.Request(f"http://127.0.0.1:{port}/vime/", headers={"Host": host})
             try:
                 status = opener.open(request, timeout=30).status
             except urllib.error.HTTPError as error:
@@ -87,6 +88,81 @@ def test_on_every_address_it_tells_one_that_answers(tmp_path: Path) -> None:
             assert status == expected, host
         process.send_signal(signal.SIGINT)
         process.communicate(timeout=30)
+
+
+def status_of(opener: urllib.request.OpenerDirector, url: str) -> int:
+    try:
+        with opener.open(url, timeout=30) as answer:
+            return int(answer.status)
+    except urllib.error.HTTPError as error:
+        return error.code
+
+
+@pytest.mark.parametrize("chosen", ["", "a-secret-of-mine"])
+def test_beyond_loopback_a_token_is_asked_for(tmp_path: Path, chosen: str) -> None:
+    """One that is made stands in the link; one that was chosen is printed nowhere."""
+    write_sample(tmp_path)
+    command = [sys.executable, "-c", SERVE.replace("port=0", "'0.0.0.0', 0"), str(tmp_path)]
+    environment = {**os.environ, "VIME_OTEL_VIEW_TOKEN": chosen}
+    with subprocess.Popen(
+        command, stdout=subprocess.PIPE, stderr=subprocess.PIPE, text=True, env=environment
+    ) as process:
+        assert process.stdout is not None
+        link = process.stdout.readline().strip()
+        url, _, made = link.partition("/?token=")
+        assert bool(made) != bool(chosen)
+        cookies = urllib.request.HTTPCookieProcessor()
+        opener = urllib.request.build_opener(urllib.request.ProxyHandler({}), cookies)
+        assert status_of(opener, f"{url}/api/runs") == 401
+        assert status_of(opener, f"{url}/?token=wrong") == 401
+        assert status_of(opener, f"{url}/?token={chosen or made}") == 200
+        assert status_of(opener, f"{url}/api/runs") == 200
+        assert all((chosen or made) not in str(cookie.value) for cookie in cookies.cookiejar)
+        process.send_signal(signal.SIGINT)
+        output, errors = process.communicate(timeout=30)
+    assert not chosen or chosen not in link + output + errors
+
+
+def test_files_are_shown_besides_the_runs_and_leave_nothing(tmp_path: Path) -> None:
+    (tmp_path / "runs").mkdir()
+    (tmp_path / "perf.txt").write_bytes("main;work 3\r\nnonsense\r\nmain 1\r\n".encode("utf-16"))
+    command = [
+        sys.executable,
+        "-u",
+        "-m",
+        "vime_otel",
+        "view",
+        str(tmp_path / "perf.txt"),
+        "--runs",
+        str(tmp_path / "runs"),
+    ]
+    environment = {**os.environ, "TMPDIR": str(tmp_path)}
+    with subprocess.Popen([*command, "--port", "0"], stdout=subprocess.PIPE, text=True, env=environment) as process:
+        assert process.stdout is not None
+        url = process.stdout.readline().split(" at ")[1].split()[0]
+        with urllib.request.urlopen(url, timeout=30) as answer:
+            page = answer.read().decode()
+        process.send_signal(signal.SIGINT)
+        process.communicate(timeout=30)
+    assert "read from the file perf.txt" in page
+    assert "1 line of the file is in no format and is left out" in page
+    assert sorted(path.name for path in tmp_path.iterdir()) == ["perf.txt", "runs"]
+
+
+@pytest.mark.parametrize(
+    ("content", "message"),
+    [
+        (None, "can't be read (No such file or directory)"),
+        (b"nothing here\n", "no stacks in it (1 lines that are in no format)"),
+        (b'{"traceEvents": []}', "open it at https://ui.perfetto.dev"),
+        (b"\xff\xff\xff", "neither UTF-8 nor UTF-16"),
+    ],
+)
+def test_a_file_that_holds_no_stacks_is_one_line(tmp_path: Path, content: bytes | None, message: str) -> None:
+    if content is not None:
+        (tmp_path / "file").write_bytes(content)
+    with pytest.raises(VimeOtelError, match=rf"^[^\n]*{re.escape(message)}[^\n]*$"):
+        serve(tmp_path, Place(port=0), files=[tmp_path / "file"])
 
 
 def test_the_viewer_imports_only_the_shared_data_package() -> None:

@@ -8,7 +8,7 @@ from samples import sample_recording
 
 from viewer.colors import BY_KEY
 from viewer.svg import MARGIN, NARROWEST, WIDTH, render_svg
-from viewer.tree import Frame, all_frames, build
+from viewer.tree import Tree, build
 from vime_otel.data.recording import sum_overall
 
 SVG = "{http://www.w3.org/2000/svg}"
@@ -37,13 +37,14 @@ def test_a_box_without_room_for_its_time_shows_no_part_of_it() -> None:
 def test_every_frame_wide_enough_to_see_has_its_box_below_its_parent() -> None:
     folded = sum_overall(sample_recording().of_kind("decode"))
     self_us = {stack: ns // 1000 for stack, ns in folded.self_ns().items()}
-    root = build(self_us, folded.calls)
-    scale = (WIDTH - 2 * MARGIN) / root.total_us
-    expected = sorted(frame.name for frame in all_frames(root) if frame.total_us * scale >= NARROWEST)
+    tree = build(self_us, folded.calls)
+    scale = (WIDTH - 2 * MARGIN) / tree.total_us[0]
+    names = [
+        tree.names[name] for name, total in zip(tree.name, tree.total_us, strict=True) if total * scale >= NARROWEST
+    ]
     boxes = _boxes(render_svg(self_us, folded.calls, 36, "t"))
-    assert sorted(_name(box) for box in boxes) == expected
-    by_name = {_name(box): box for box in boxes}
-    _assert_children_within(root, by_name)
+    assert [_name(box) for box in boxes] == names
+    _assert_children_within(tree, {_name(box): box for box in boxes})
 
 
 def test_boxes_and_legend_have_the_colours_of_what_the_frames_are() -> None:
@@ -74,13 +75,23 @@ def _name(box: ElementTree.Element) -> str:
     return (box.findtext(f"{SVG}title") or "").partition("\n")[0]
 
 
-def _assert_children_within(frame: Frame, boxes: dict[str, ElementTree.Element]) -> None:
-    box = boxes[frame.name]
-    for child in frame.children:
-        below = boxes.get(child.name)
-        if below is not None:
-            assert float(below.get("y", 0)) > float(box.get("y", 0))
-            assert float(below.get("x", 0)) >= float(box.get("x", 0)) - 0.01
-            right = float(box.get("x", 0)) + float(box.get("width", 0))
-            assert float(below.get("x", 0)) + float(below.get("width", 0)) <= right + 0.51
-            _assert_children_within(child, boxes)
+def _assert_children_within(tree: Tree, boxes: dict[str, ElementTree.Element]) -> None:
+    above: list[ElementTree.Element] = []
+    for name, depth in zip(tree.name, tree.depth, strict=True):
+        box = boxes.get(tree.names[name])
+        if box is None:
+            continue
+        above[depth:] = [box]
+        if depth:
+            parent = above[depth - 1]
+            assert float(box.get("y", 0)) > float(parent.get("y", 0))
+            assert float(box.get("x", 0)) >= float(parent.get("x", 0)) - 0.01
+            right = float(parent.get("x", 0)) + float(parent.get("width", 0))
+            assert float(box.get("x", 0)) + float(box.get("width", 0)) <= right + 0.51
+
+
+def test_counts_are_told_as_they_are() -> None:
+    text = render_svg({"main": 3, "main;work": 5}, {}, 1, "t", "samples")
+    assert "t · 8 samples" in text
+    assert "work\n5 samples · 62.5% of the whole" in text
+    assert "ms" not in text

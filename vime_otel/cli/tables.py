@@ -11,6 +11,7 @@ from rich.console import Console
 from rich.table import Table
 
 from ..data.rundir import RunDirectory
+from ..data.selection import Selected, Selection
 from ..data.summary import TopFrame, cost_line, counted, notes, opening_line, top_frames
 
 
@@ -33,35 +34,28 @@ class KindSummary:
         }
 
 
-def summarize(
-    run: RunDirectory, limit: int, kinds: Sequence[str], rank: str | None = None, by_layer: bool = False
-) -> list[KindSummary]:
-    """A summary for each of `kinds`; for all that the run holds where `kinds` is empty."""
+def summarize(limit: int, chosen: Sequence[Selected]) -> list[KindSummary]:
+    """A summary of each selection."""
     summaries = []
-    kinds = kinds or list(run.steps)
-    for kind in kinds:
-        self_us, calls = run.self_us(kind, rank, by_layer), run.calls(kind, rank, by_layer)
-        rows = run.rows_of(kind, rank)
+    for selected in chosen:
+        self_us, calls = selected.values()
+        rows = selected.rows
         mean_ms = sum(row.interval_ns for row in rows) / max(len(rows), 1) / 1e6
-        steps = run.steps_of(kind, rank)
-        summaries.append(KindSummary(kind, steps, mean_ms, top_frames(self_us, calls, steps, limit)))
-    warn_of_skipped_lines(run, kinds, rank, by_layer)
+        frames = top_frames(self_us, calls, selected.steps, limit)
+        summaries.append(KindSummary(selected.selection.kind, selected.steps, mean_ms, frames))
+        warn_of_skipped(selected)
     return summaries
 
 
-def warn_of_skipped_lines(
-    run: RunDirectory, kinds: Sequence[str], rank: str | None = None, by_layer: bool = False
-) -> None:
-    """Say on stderr what was skipped in the folded files of these kinds."""
-    for kind in kinds:
-        for sentence in run.skipped_lines(kind, rank, by_layer):
-            click.echo(f"warning: {sentence}", err=True)
+def warn_of_skipped(selected: Selected) -> None:
+    """Say on stderr what was skipped in the folded files of a selection."""
+    for sentence in selected.skipped():
+        click.echo(f"warning: {sentence}", err=True)
 
 
-def summary_as_dict(
-    run: RunDirectory, limit: int, kinds: Sequence[str] = (), rank: str | None = None, by_layer: bool = False
-) -> dict[str, Any]:
+def summary_as_dict(run: RunDirectory, limit: int, chosen: Sequence[Selected]) -> dict[str, Any]:
     """What `print_summary` prints, for JSON."""
+    selection = chosen[0].selection if chosen else None
     return {
         "run": str(run.path),
         "id": run.id,
@@ -70,22 +64,20 @@ def summary_as_dict(
         "summary": opening_line(run.header, run.rows),
         "cost": cost_line(run.header),
         "notes": notes(run.header, run.rows),
-        "rank": rank,
-        "by_layer": by_layer,
-        "kinds": [each.as_dict() for each in summarize(run, limit, kinds, rank, by_layer)],
+        "rank": selection.rank if selection else None,
+        "by_layer": selection.by_layer if selection else False,
+        "kinds": [each.as_dict() for each in summarize(limit, chosen)],
     }
 
 
-def print_summary(
-    console: Console,
-    run: RunDirectory,
-    limit: int,
-    kinds: Sequence[str] = (),
-    rank: str | None = None,
-    by_layer: bool = False,
-) -> None:
-    """The opening line, what recording cost, why the run is incomplete if it is, notes, a table of frames per kind."""
-    summaries = summarize(run, limit, kinds, rank, by_layer)
+def print_summary(console: Console, run: RunDirectory, limit: int, chosen: Sequence[Selected] | None = None) -> None:
+    """The opening line, what recording cost, why the run is incomplete if it is, notes, a table of frames for each.
+
+    Without `chosen` every kind of the run is shown.
+    """
+    if chosen is None:
+        chosen = [Selected(run, Selection(kind)) for kind in run.steps]
+    summaries = summarize(limit, chosen)
     console.print(opening_line(run.header, run.rows), soft_wrap=True, style="bold")
     cost = cost_line(run.header)
     if cost:
@@ -95,13 +87,16 @@ def print_summary(
             console.print(f"incomplete: {reason}", soft_wrap=True, style="yellow")
     for note in notes(run.header, run.rows):
         console.print(f"note: {note}", soft_wrap=True)
-    for summary in summaries:
+    for summary, selected in zip(summaries, chosen, strict=True):
         console.print()
-        console.print(_table(summary, rank, by_layer))
+        console.print(_table(summary, selected.selection))
 
 
-def _table(summary: KindSummary, rank: str | None, by_layer: bool) -> Table:
-    where = f", rank {rank}" if rank else ""
+def _table(summary: KindSummary, selection: Selection) -> Table:
+    where = f", rank {selection.rank}" if selection.rank else ""
+    by_layer = selection.by_layer
+    if selection.steps:
+        where += f", steps {selection.steps[0]} to {selection.steps[1]}"
     title = f"{summary.kind}: {counted(summary.steps, 'step')}, {summary.ms_per_step:.3f} ms per step{where}"
     table = Table(title=title, title_justify="left", title_style="bold", box=None, pad_edge=False)
     if by_layer:

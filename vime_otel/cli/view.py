@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import os
 import re
+from pathlib import Path
 
 import click
 
@@ -19,13 +20,28 @@ def host_name(text: str) -> str:
     return text
 
 
+def base_path(text: str) -> str:
+    """A path such as /vime; UsageError for anything else."""
+    from viewer.base_path import clean
+
+    return clean(text)
+
+
+def link_template(text: str) -> str:
+    """A URL with `{trace_id}` in it; UsageError for anything else."""
+    from viewer.links import trace_template
+
+    return trace_template(text)
+
+
 @click.command()
+@click.argument("files", nargs=-1, type=click.Path(path_type=Path), metavar="[FILE]...")
 @runs_option
 @click.option("--host", default="127.0.0.1", show_default=True, help="Address to listen on.")
 @click.option(
     "--port", type=click.IntRange(0, 65535), default=8080, show_default=True, help="Port; 0 takes a free one."
 )
-@click.option("--insecure", is_flag=True, help="Listen beyond loopback, for whoever reaches the port.")
+@click.option("--insecure", is_flag=True, help="Ask nobody for a token, also beyond loopback.")
 @click.option(
     "--allow-host",
     "allowed_hosts",
@@ -34,17 +50,41 @@ def host_name(text: str) -> str:
     metavar="NAME",
     help="Answer to this host name, too; may be repeated.",
 )
-def view(runs: str | None, host: str, port: int, insecure: bool, allowed_hosts: tuple[str, ...]) -> None:
-    """Show the runs in the browser, until Ctrl-C."""
-    from viewer.serve import serve
+@click.option(
+    "--base-path", default="", type=base_path, metavar="PATH", help="Below this path of a proxy, such as /vime."
+)
+@click.option(
+    "--trace-link",
+    default="",
+    type=lambda text: link_template(text) if text else "",
+    metavar="URL",
+    help="Where a step's trace opens: a URL with {trace_id} in it.",
+)
+def view(
+    files: tuple[Path, ...],
+    runs: str | None,
+    host: str,
+    port: int,
+    insecure: bool,
+    allowed_hosts: tuple[str, ...],
+    base_path: str,
+    trace_link: str,
+) -> None:
+    """Show the runs in the browser, until Ctrl-C.
+
+    FILEs are shown besides: folded stacks (UTF-8 or UTF-16), speedscope JSON, or what `vime-otel export` wrote.
+    """
+    from viewer.serve import Place, serve
 
     root = runs_root(runs)
     if os.path.exists(root) and not os.path.isdir(root):
         raise UsageError(f"{root} is not a folder; name the folder of the runs with --runs")
 
     def on_ready(url: str) -> None:
-        click.echo(f"showing {root} at {url} (Ctrl-C ends it)")
-        if not os.path.exists(root):
+        what = ", ".join(str(file) for file in files) or str(root)
+        click.echo(f"showing {what} at {url} (Ctrl-C ends it)")
+        if not files and not os.path.exists(root):
             click.echo(f"{root} does not exist yet; runs appear once `vime-otel collect` has made some there")
 
-    serve(root, host, port, on_ready=on_ready, allowed_hosts=allowed_hosts, insecure=insecure)
+    place = Place(host, port, allowed_hosts, base_path, insecure)
+    serve(root, place, on_ready=on_ready, files=files, trace_link=trace_link)
