@@ -12,7 +12,8 @@ from vime_otel.data.rundir import RunDirectory
 from vime_otel.data.summary import cost_line, notes, opening_line
 
 from .links import trace_link_of
-from .store import Store, addresses, torch_name
+from .store import Store, addresses
+from .traces import has_spans, traces_of
 from .view import rank_label
 
 OUTLYING = 5.0
@@ -76,7 +77,8 @@ def full(store: Store, run: RunDirectory, address: str) -> dict[str, Any]:
         "lanes": len({row.engine for row in run.rows}),
         "header": run.header,
         "ranks": [{"name": name, "label": rank_label(run, name)} for name in run.ranks()],
-        "torch": [{"name": torch_name(run, path), "bytes": path.stat().st_size} for path in store.torch_traces(run)],
+        "torch": traces_of(store, run),
+        "has_spans": has_spans(store, run),
     }
 
 

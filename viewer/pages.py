@@ -6,12 +6,16 @@ from flask import Blueprint, Response, redirect, render_template, request, send_
 from flask.typing import ResponseReturnValue
 
 from vime_otel.data.errors import VimeOtelError
+from vime_otel.data.perfetto import perfetto_trace
+from vime_otel.data.rundir import JOURNAL_FILE
 
 from . import describe, live_view
 from .colors import CATEGORIES
 from .exports import EXPORTS
 from .links import trace_link_of
-from .store import RunNotFound, Store
+from .store import RunNotFound, Store, torch_name
+from .torch_zip import zip_of
+from .traces import has_spans
 from .view import KEYS, View, choose
 
 
@@ -79,6 +83,22 @@ def blueprint(store: Store, trace_link: str, perfetto_url: str) -> Blueprint:
         # The traces are sent as the bytes they are: a .gz must not be unpacked on the way.
         return send_file(path, "application/octet-stream", as_attachment=True, download_name=path.name)
 
+    @pages.get("/runs/<which>/torch.zip")
+    def torch_zip(which: str) -> Response:
+        found = store.find(which)
+        traces = [(torch_name(found, path), path) for path in store.torch_traces(found)]
+        if not traces:
+            raise RunNotFound(f"run {found.id} has no torch traces")
+        return attached(Response(zip_of(traces), mimetype="application/zip"), f"{found.path.name}-torch.zip")
+
+    @pages.get("/runs/<which>/spans.pftrace")
+    def spans_trace(which: str) -> Response:
+        found = store.find(which)
+        if not has_spans(store, found):
+            raise RunNotFound(f"run {found.id} has no spans")
+        pieces = perfetto_trace(found.path / JOURNAL_FILE)
+        return attached(Response(pieces, mimetype="application/octet-stream"), f"{found.path.name}.pftrace")
+
     def downloaded(which: str, kind: str) -> View:
         found = store.find(which)
         if kind not in found.steps:
@@ -87,3 +107,9 @@ def blueprint(store: Store, trace_link: str, perfetto_url: str) -> Blueprint:
         return choose(found, {**{key: request.args[key] for key in KEYS if request.args.get(key)}, "kind": kind})
 
     return pages
+
+
+def attached(response: Response, name: str) -> Response:
+    """To be saved under a name."""
+    response.headers.set("Content-Disposition", "attachment", filename=name)
+    return response

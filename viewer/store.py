@@ -37,7 +37,7 @@ class Store:
     def runs(self) -> list[RunDirectory]:
         """The runs, newest first; one that holds a link out of the runs directory is passed over."""
         found = [run for root in self._roots for run in list_runs(root)]
-        return [self._kept(run) for run in found if all(map(self._is_inside, _links(run.path)))]
+        return [self._kept(run) for run in found if all(map(self.is_inside, _links(run.path)))]
 
     def find(self, which: str) -> RunDirectory:
         """The run with this folder name or id, or whose name or id begins so.
@@ -57,7 +57,7 @@ class Store:
 
     def torch_traces(self, run: RunDirectory) -> list[Path]:
         """The run's torch traces; links that lead out or nowhere are passed over."""
-        return [path for path in run.torch_traces() if self._is_inside(path)]
+        return [path for path in run.torch_traces() if self.is_inside(path)]
 
     def torch_trace(self, run: RunDirectory, name: str) -> Path:
         """The torch trace of this name, relative to the run's torch folder; or RunNotFound."""
@@ -71,7 +71,7 @@ class Store:
         if not self.root.is_dir():
             return []
         folders = (path for path in self.root.iterdir() if path.is_dir() and not (path / HEADER_FILE).exists())
-        return sorted((path for path in folders if all(map(self._is_inside, _links(path)))), reverse=True)
+        return sorted((path for path in folders if all(map(self.is_inside, _links(path)))), reverse=True)
 
     def _kept(self, run: RunDirectory) -> RunDirectory:
         """The same run as it was read before, unless its files have changed."""
@@ -84,7 +84,8 @@ class Store:
             self._read.popitem(last=False)
         return run
 
-    def _is_inside(self, path: Path) -> bool:
+    def is_inside(self, path: Path) -> bool:
+        """Whether a path, with all links followed, lies where runs may be read."""
         real = Path(os.path.realpath(path))
         return any(real.is_relative_to(root) for root in self._roots)
 

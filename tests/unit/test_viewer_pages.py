@@ -178,7 +178,7 @@ def test_the_steps_come_in_columns(client: FlaskClient) -> None:
 
 def test_a_run_without_torch_traces_says_how_to_make_some(tmp_path: Path) -> None:
     write_sample(tmp_path)
-    assert "vime-otel profile start" in client_of(tmp_path).get(f"/runs/{RECORDING_ID}").text
+    assert "vime-otel profile run" in client_of(tmp_path).get(f"/runs/{RECORDING_ID}").text
 
 
 def test_a_run_without_steps_is_still_a_page(tmp_path: Path) -> None:

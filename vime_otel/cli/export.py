@@ -5,15 +5,19 @@ from __future__ import annotations
 from pathlib import Path
 
 import click
+from click.core import ParameterSource
 
-from ..data.errors import VimeOtelError
-from ..data.rundir import find_run, runs_root
+from ..data.errors import UsageError, VimeOtelError
+from ..data.perfetto import perfetto_trace
+from ..data.rundir import JOURNAL_FILE, RunDirectory, find_run, runs_root
 from .options import by_layer_option, run_argument, runs_option
 from .output_file import write_output
 from .selecting import kind_option, rank_option, select, steps_option
 from .tables import warn_of_skipped
 
 _FORMATS = ("svg", "html", "folded", "speedscope", "csv", "json")
+_PERFETTO = "perfetto"
+_OF_A_VIEW = ("kind", "rank", "steps", "by_layer")
 
 
 @click.command()
@@ -23,10 +27,10 @@ _FORMATS = ("svg", "html", "folded", "speedscope", "csv", "json")
 @click.option(
     "--format",
     "form",
-    type=click.Choice(_FORMATS),
+    type=click.Choice((*_FORMATS, _PERFETTO)),
     default="svg",
     show_default=True,
-    help="What to write; `html` is a page of its own, with search and zoom.",
+    help="What to write; `html` is a page of its own, `perfetto` a timeline of all recorded steps.",
 )
 @rank_option
 @steps_option
@@ -47,12 +51,16 @@ def export(
 
     RUN is a path, the beginning of an id or of a folder's name, or `latest`.
     """
-    from viewer.exports import EXPORTS
-    from viewer.view import View
+    found = find_run(runs_root(runs), run)
+    if form == _PERFETTO:
+        content, opener = _timeline(found), "open it at https://ui.perfetto.dev"
+    else:
+        from viewer.exports import EXPORTS
+        from viewer.view import View
 
-    selected = select(find_run(runs_root(runs), run), kind, rank, by_layer, steps, mixed)
-    content = EXPORTS[form].write(View(selected))
-    warn_of_skipped(selected)
+        selected = select(found, kind, rank, by_layer, steps, mixed)
+        content, opener = EXPORTS[form].write(View(selected)), EXPORTS[form].opener
+        warn_of_skipped(selected)
     if output == "-":
         click.echo(content.decode(), nl=False)
         return
@@ -62,5 +70,13 @@ def export(
         raise VimeOtelError(f"can't write {output}: {error.strerror}; name another file with -o") from error
     if not Path(output).is_file():  # a pipe or a device, maybe our own stdout
         return
-    opener = EXPORTS[form].opener.replace("{}", output)
-    click.echo(f"wrote {output} ({len(content):,} bytes)\nnext: {opener}")
+    click.echo(f"wrote {output} ({len(content):,} bytes)\nnext: {opener.replace('{}', output)}")
+
+
+def _timeline(run: RunDirectory) -> bytes:
+    """All spans of a run as a Perfetto trace."""
+    source = click.get_current_context().get_parameter_source
+    for name in _OF_A_VIEW:
+        if source(name) is ParameterSource.COMMANDLINE:
+            raise UsageError(f"--{name.replace('_', '-')} is not of --format perfetto, which holds all recorded steps")
+    return b"".join(perfetto_trace(run.path / JOURNAL_FILE))
