@@ -132,7 +132,7 @@ def test_when_the_collector_dies_the_window_is_given_up(
     assert window.reasons[0].endswith("is gone")
 
 
-def test_what_a_killed_collector_began_is_ended_by_the_next_one(
+def test_what_a_killed_collector_began_is_ended_by_the_next_one_where_that_has_other_runs(
     recorder: EngineRecorder, open_door: Callable[..., CollectorDoor], tmp_path: Path
 ) -> None:
     (port,) = free_ports(1)
@@ -146,7 +146,7 @@ def test_what_a_killed_collector_began_is_ended_by_the_next_one(
             drive(recorder, 3)
         finally:
             killed.kill()
-    with running(config(tmp_path, http_port=port)) as collector:
+    with running(config(tmp_path / "other", http_port=port)) as collector:
         until(lambda: recorder.due)
         recorder.run_due()
         until(lambda: recorder.status.phase == "failed")

@@ -3,7 +3,8 @@
 from __future__ import annotations
 
 import array
-import os
+import hashlib
+import itertools
 from collections import deque
 from collections.abc import Callable, Iterable, Iterator, Sequence
 from dataclasses import dataclass
@@ -52,17 +53,23 @@ class AssembledStep:
 
 
 def assemble(window: Window, new_ids: Callable[[int], Sequence[bytes]] | None = None) -> Iterator[AssembledStep]:
-    """The steps of a window, in order. `new_ids` makes span ids (from os.urandom by default)."""
-    make_ids = new_ids or _random_ids
+    """The steps of a window, in order. `new_ids` makes span ids (from the window's seed by default)."""
+    make_ids = new_ids or _ids_from(window.id_seed)
     ranks = [_Rank(log, window) for log in window.ranks]
     names = StackNames(ENGINE_FRAMES)
     for worked, around in _with_surroundings(window, ranks):
         yield _assemble_step(window, worked, around, ranks, names, make_ids)
 
 
-def _random_ids(count: int) -> list[bytes]:
-    pool = os.urandom(8 * count)
-    return [pool[i : i + 8] for i in range(0, len(pool), 8)]
+def _ids_from(seed: bytes) -> Callable[[int], list[bytes]]:
+    """Random ids that are the same each time: those of a part of a step depend on its number alone."""
+    numbers = itertools.count()
+
+    def make_ids(count: int) -> list[bytes]:
+        pool = hashlib.shake_128(seed + next(numbers).to_bytes(8, "big")).digest(8 * count)
+        return [pool[i : i + 8] for i in range(0, len(pool), 8)]
+
+    return make_ids
 
 
 class _Rank:

@@ -5,18 +5,19 @@ from __future__ import annotations
 import logging
 import random
 import time
-from dataclasses import asdict
+from dataclasses import asdict, replace
 from datetime import datetime, timezone
 from typing import Any
 
 import requests
+from urllib3.exceptions import ProtocolError
 
-from vime_otel.data import settings
+from vime_otel.data import settings, tls
 from vime_otel.data.rolling import rolling_id
 
 from .doors import Door
 from .engine import ACTIVE_PHASES, PIECE_STEPS, EngineRecorder, Sampling, Status
-from .exporter import run_exporter
+from .exporter import Destination
 from .window import Command, Window
 
 logger = logging.getLogger("vllm.vime_otel")
@@ -28,6 +29,13 @@ STARTING_WAIT_SECONDS = 1.0
 STARTING_SECONDS = 300.0
 """How long an API server may take to listen. In-process engines and Ray actors have none."""
 RETRY_SECONDS = (2.0, 3.0)
+EXPORT_PATIENCE_SECONDS = 600.0
+"""So long a recording that can't be sent counts as being exported: a collector that comes back goes on with it.
+
+The engine takes no other order meanwhile.
+"""
+CUT_OFF_TIMES = 3
+"""So many polls in a row ended without an answer: that is no collector on its way out."""
 LOST_SECONDS = 10.0
 """A collector that is gone for so long while a window is open gets no recording any more."""
 
@@ -38,16 +46,21 @@ class CollectorDoor(Door):
     def __init__(self, recorder: EngineRecorder, url: str, token: str):
         super().__init__(recorder, "collector door")
         self._url = url
-        self._token = token
+        directory = settings.get(settings.DIR)
+        self._destination = Destination(recorder.id, directory, url, token)
         self._seen: str | None = None
         self._refused: Status | None = None
         self._session = requests.Session()
         self._session.trust_env = False  # proxies are for the internet; the collector is ours
+        self._session.verify = tls.trusted_bundle()
         if token:
             self._session.headers["Authorization"] = f"Bearer {token}"
         self._told = ""
+        self._piece_error: str | None = None
+        self._cut_off = 0
         self._recording: str | None = None
         self._collector_samples = False
+        self._timing = settings.timing()
         self._sampling: Sampling | None = None
         if recorder.port.sample_every is not None:
             self._sampling = Sampling(self._sampled_command, self._deliver_piece)
@@ -55,6 +68,7 @@ class CollectorDoor(Door):
 
     def run(self) -> None:
         """Poll until closed."""
+        self.send_what_waits(self._destination)
         last_answer = time.monotonic()
         while not self.closed.is_set():
             try:
@@ -71,9 +85,9 @@ class CollectorDoor(Door):
                 self.closed.wait(random.uniform(*RETRY_SECONDS))
         self._session.close()
 
-    def export(self, window: Window) -> str | None:
-        """Send the window to the collector."""
-        return run_exporter(window, {"collector": self._url, "token": self._token})
+    def export(self, window: Window, patience: float = EXPORT_PATIENCE_SECONDS) -> str | None:
+        """Send the window to the collector; what can't be sent within `patience` seconds waits in the outbox."""
+        return self.exporter.export(window, replace(self._destination, patience=patience))
 
     def _lost(self) -> None:
         self._collector_samples = False
@@ -86,7 +100,7 @@ class CollectorDoor(Door):
         return Command(
             rolling_id(today),
             PIECE_STEPS,
-            timing=settings.timing(),
+            timing=self._timing,
             every=self.recorder.port.sample_every or 1,
             totals_only=True,
         )
@@ -95,9 +109,10 @@ class CollectorDoor(Door):
         self.beside_engine(self._export_piece, window)
 
     def _export_piece(self, window: Window) -> None:
-        error = self.try_export(window)
-        if error is not None:
+        error = self.try_export(window, patience=0.0)
+        if error not in (None, self._piece_error):
             logger.warning("vime-otel: %d sampled steps were not taken: %s", len(window.steps), error)
+        self._piece_error = error
 
     def _poll(self) -> dict[str, Any] | None:
         recorder = self.recorder
@@ -121,7 +136,7 @@ class CollectorDoor(Door):
         )
         if answer.status_code != 200:
             raise RuntimeError(f"the collector answers {answer.status_code}: {answer.text[:200]}")
-        self._told = ""
+        self._told, self._cut_off = "", 0
         self._refused = None  # told once; what is true of the engine is the recording that runs
         content = answer.json()
         self._collector_samples = bool(content.get("samples"))
@@ -157,8 +172,13 @@ class CollectorDoor(Door):
             self._refused = Status("refused", recording, 0, command.steps, refusal)
 
     def _tell_once(self, error: Exception) -> None:
-        text = str(error)
-        if isinstance(error, requests.ConnectionError):
+        text = tls.untrusted(self._url) if tls.is_untrusted(error) else str(error)
+        silent = isinstance(error, requests.ConnectionError) and not isinstance(error, requests.exceptions.SSLError)
+        if silent and isinstance(error.args[:1] and error.args[0], ProtocolError):
+            self._cut_off += 1  # once or twice is a collector that ends
+            if self._cut_off >= CUT_OFF_TIMES:
+                text, silent = "it ends every connection without an answer; does it speak TLS (https://)?", False
+        if silent:
             logger.debug("no vime-otel collector at %s yet: %s", self._url, text)
         elif text != self._told:
             logger.warning("the vime-otel collector at %s can't be used: %s; trying on", self._url, text)

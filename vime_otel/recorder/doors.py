@@ -13,6 +13,8 @@ from typing import Any
 from vime_otel.data import settings
 
 from .engine import EngineRecorder
+from .exporter import Destination, Exporter
+from .outbox_store import FOLDER, SUFFIX
 from .pace import AFTER_SECONDS, AFTER_STEPS
 from .window import Window
 
@@ -27,11 +29,20 @@ class Door(threading.Thread):
     def __init__(self, recorder: EngineRecorder, name: str):
         super().__init__(name=f"vime-otel {name}", daemon=True)
         self.recorder = recorder
+        self.exporter = Exporter()
         self.closed = threading.Event()
 
     def close(self) -> None:
         """Ask the thread to end."""
         self.closed.set()
+        self.exporter.close()
+
+    def send_what_waits(self, destination: Destination) -> None:
+        """Have the exporter look for what engines of this directory left that are gone."""
+        if destination.outbox and any(Path(destination.outbox).glob(f"*/{FOLDER}/*{SUFFIX}")):
+            threading.Thread(
+                target=self.exporter.export, args=(None, destination), name="vime-otel export", daemon=True
+            ).start()
 
     def deliver(self, window: Window) -> None:
         """Export a window beside the engine's thread, which this is called on."""
@@ -42,14 +53,14 @@ class Door(threading.Thread):
         """Do something with a window on a thread of its own."""
         threading.Thread(target=work, args=(window,), name="vime-otel export", daemon=True).start()
 
-    def export(self, window: Window) -> str | None:
-        """Run the exporter; the answer is None or what it could not do."""
+    def export(self, window: Window, patience: float = 0.0) -> str | None:
+        """Run the exporter; the answer is None or what it could not do. `patience`: see `Destination`."""
         raise NotImplementedError
 
-    def try_export(self, window: Window) -> str | None:
+    def try_export(self, window: Window, **options: Any) -> str | None:
         """As `export`, but never raises."""
         try:
-            return self.export(window)
+            return self.export(window, **options)
         except Exception as failure:  # noqa: BLE001 - told to the user instead
             return f"the exporter failed: {failure!r}"
 

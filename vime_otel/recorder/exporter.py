@@ -1,19 +1,28 @@
 """Runs the exporter subprocess: the engine's own processes encode and send nothing.
 
-Encoding on a thread of EngineCore would hold the GIL that its steps need.
+Encoding on a thread of EngineCore would hold the GIL that its steps need. The subprocess ends with
+the window that it was given, unless that could not be sent: then it stays, and tries on.
 """
 
 from __future__ import annotations
 
+import contextlib
 import json
+import logging
 import os
 import pickle
+import queue
 import subprocess
 import sys
+import tempfile
+import threading
+from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
 from .window import Window
+
+logger = logging.getLogger("vllm.vime_otel")
 
 _START = """
 import sys
@@ -21,31 +30,117 @@ sys.path[:] = filter(None, sys.path)  # the engine's folder must not stand in fo
 if sys.argv[1] not in sys.path:
     sys.path.append(sys.argv[1])
 from vime_otel.recorder.exporter_process import main
-sys.exit(main())
+main()
 """
+_MESSAGE_BYTES = 400
 
 
-def run_exporter(window: Window | None, destination: dict[str, Any]) -> str | None:
-    """Export a window (None: only merge what engines have written) and wait for the end.
+@dataclass(frozen=True)
+class Destination:
+    """Where the windows of an engine go: to a `collector`, or into a `directory` on its `start` file's order.
 
-    `destination` is `{"collector": URL, "token": …}` or `{"directory": PATH, "start": KEY}`. The
-    answer is None, or what could not be done. The subprocess runs at a low priority.
+    `outbox` is VIME_OTEL_DIR, where windows wait that can't be sent; empty for memory. For `patience` seconds
+    the collector is tried before the answer says that a window waits.
     """
-    here = str(Path(__file__).resolve().parents[2])
-    environment = {**os.environ, "OMP_NUM_THREADS": "1"}
-    process = subprocess.Popen(
-        [sys.executable, "-c", _START, here],
-        stdin=subprocess.PIPE,
-        stdout=subprocess.PIPE,
-        stderr=subprocess.PIPE,
-        env=environment,
-        start_new_session=True,  # Ctrl-C of the server must not cut a recording off
-    )
-    output, errors = process.communicate(pickle.dumps((window, destination), protocol=5))
-    try:
-        answer = json.loads(output.splitlines()[-1])
-    except (IndexError, ValueError):
-        last = errors.decode(errors="replace").strip().splitlines()[-1:]
-        return f"the exporter ended with status {process.returncode}: {' '.join(last) or 'no message'}"
+
+    engine: str
+    outbox: str = ""
+    collector: str = ""
+    token: str = ""
+    directory: str = ""
+    start: str = ""
+    patience: float = 0.0
+
+
+class Exporter:
+    """One door's exporter: `export` may be called from several threads, `close` at the end."""
+
+    def __init__(self) -> None:
+        self._lock = threading.Lock()
+        self._process: _Process | None = None
+        self._closed = False
+
+    def export(self, window: Window | None, destination: Destination) -> str | None:
+        """Export a window (None: merge what engines have written, send what waits); wait until that is done.
+
+        The answer is None, or what could not be done.
+        """
+        job = pickle.dumps((window, destination), protocol=5)
+        with self._lock:
+            lingering = self._process
+            if lingering is not None and (answer := lingering.ask(job)) is not None:
+                return _error_of(answer)
+            # There was none, or it ended for lack of work as we asked.
+            self._process = process = _Process()
+            answer = process.ask(job)
+            if self._closed:
+                process.close()
+            return _error_of(answer) if answer is not None else process.why_it_ended()
+
+    def close(self) -> None:
+        """Let the subprocess end; what it holds in memory only it tries to send once more."""
+        self._closed = True
+        process = self._process
+        if process is not None:
+            process.close()
+
+
+class _Process:
+    """One subprocess, at a low priority, with a thread that reads what it says and waits for its end."""
+
+    def __init__(self) -> None:
+        self._errors = tempfile.TemporaryFile()  # noqa: SIM115 - closed by the thread at the end
+        self._process = subprocess.Popen(
+            [sys.executable, "-c", _START, str(Path(__file__).resolve().parents[2])],
+            stdin=subprocess.PIPE,
+            stdout=subprocess.PIPE,
+            stderr=self._errors,
+            env={**os.environ, "OMP_NUM_THREADS": "1"},
+            start_new_session=True,  # Ctrl-C of the server must not cut a recording off
+        )
+        self._answers: queue.Queue[dict[str, Any] | None] = queue.Queue()
+        self._last_words = ""
+        threading.Thread(target=self._listen, name="vime-otel exporter", daemon=True).start()
+
+    def ask(self, job: bytes) -> dict[str, Any] | None:
+        """Give it a job and wait for the answer; None where it ended without one."""
+        assert self._process.stdin is not None
+        try:
+            self._process.stdin.write(job)
+            self._process.stdin.flush()
+        except (OSError, ValueError):  # ValueError: closed by `close`
+            return None
+        return self._answers.get()
+
+    def why_it_ended(self) -> str:
+        """After `ask` had no answer."""
+        return f"the exporter ended with status {self._process.returncode}: {self._last_words or 'no message'}"
+
+    def close(self) -> None:
+        """Tell it to end."""
+        with contextlib.suppress(OSError):
+            if self._process.stdin is not None:
+                self._process.stdin.close()
+
+    def _listen(self) -> None:
+        assert self._process.stdout is not None
+        with self._process.stdout:
+            for line in self._process.stdout:
+                with contextlib.suppress(ValueError):  # not ours
+                    message = json.loads(line)
+                    if "told" in message:
+                        logger.warning("vime-otel: %s", message["told"])
+                    else:
+                        self._answers.put(message)
+        self._process.wait()
+        with self._errors as errors:
+            errors.seek(0)
+            last = errors.read().decode(errors="replace").strip().splitlines()[-1:]
+        self._last_words = " ".join(last)[:_MESSAGE_BYTES]
+        self.close()
+        self._answers.put(None)
+
+
+def _error_of(answer: dict[str, Any]) -> str | None:
     error: str | None = answer["error"]
     return error

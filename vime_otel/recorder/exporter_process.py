@@ -1,62 +1,195 @@
-"""The exporter subprocess: reads a window from standard input, assembles it, sends or writes it.
+"""The exporter subprocess: reads windows from standard input, assembles them, sends or writes them.
 
-It prints one line of JSON, `{"error": null or text}`, and ends.
+It answers each with one line of JSON, `{"error": null or text, "waiting": n}`, and tells what became of
+windows that waited in lines `{"told": text}`. It ends when nothing waits, or when standard input does.
 """
 
 from __future__ import annotations
 
 import contextlib
 import json
+import logging
 import os
 import pickle
+import queue
 import sys
+import threading
+import time
 from pathlib import Path
-from typing import Any
+from typing import NoReturn
 
 from vime_otel.data import settings
 from vime_otel.data.errors import VimeOtelError
 
+from .delivery import Delivery, Outcome, Send, try_parcel
+from .exporter import Destination
+from .outbox import Parcel
 from .window import Window
 
 NICENESS = 10
 """A tenth of a core where engines use every core; at 19 an export would take minutes there."""
 
+COLLECTOR = "collector"
+OTLP = "otlp"
+_MIB = 2**20
+_Job = tuple[Window | None, Destination]
 
-def main() -> int:
+
+def main() -> NoReturn:
     """Do what the engine process asks on standard input."""
     os.nice(NICENESS)
     with contextlib.suppress(OSError):
         # In a session of its own a process is niced only against itself, where the kernel groups by session.
         Path("/proc/self/autogroup").write_text(str(NICENESS))
-    try:
-        window, destination = pickle.load(sys.stdin.buffer)
-    except (EOFError, pickle.UnpicklingError):
-        return 1  # the engine process ended while it wrote
-    error = None
-    try:
-        _export(window, destination)
-    except VimeOtelError as failure:
-        error = str(failure)
-    print(json.dumps({"error": error}))
-    return 0
+    logging.disable()  # whatever fails is answered
+    ExporterProcess().run()
+    os._exit(0)  # a thread may still read standard input, which Python's own end can't stand
 
 
-def _export(window: Window | None, destination: dict[str, Any]) -> None:
-    # Late: each destination imports a transport of its own.
-    if "collector" in destination:
-        from .send import send_to_collector
+class ExporterProcess:
+    """Works through what comes on standard input, and through what waits."""
 
-        assert window is not None
-        send_to_collector(window, destination["collector"], destination["token"])
-        return
+    def __init__(self) -> None:
+        self._jobs: queue.Queue[_Job | None] = queue.Queue()
+        self._ended = threading.Event()
+        self._delivery: Delivery | None = None
+        self._destination: Destination | None = None
+        threading.Thread(target=self._read, name="standard input", daemon=True).start()
+
+    def run(self) -> None:
+        """Until nothing waits, or the engine is gone."""
+        while True:
+            try:
+                job = self._jobs.get(timeout=self._idle_seconds())
+            except queue.Empty:
+                self._retry()
+            else:
+                if job is None:
+                    break
+                self._answer(*job)
+            if not self._waiting() and self._jobs.empty():
+                break
+        self._last_try()
+
+    def _read(self) -> None:
+        with contextlib.suppress(EOFError, pickle.UnpicklingError):  # the engine process ended, maybe while it wrote
+            while True:
+                self._jobs.put(pickle.load(sys.stdin.buffer))
+        self._ended.set()
+        self._jobs.put(None)
+
+    def _answer(self, window: Window | None, destination: Destination) -> None:
+        error = None
+        try:
+            self._export(window, destination)
+        except VimeOtelError as failure:
+            error = str(failure)
+        except Exception as failure:  # noqa: BLE001 - what else waits here must not be lost with it
+            error = f"the exporter failed: {failure!r}"
+        _say({"error": error, "waiting": self._waiting()})
+
+    def _export(self, window: Window | None, destination: Destination) -> None:
+        if destination.directory and destination.start:
+            # Late: what imports little starts fast.
+            from .write_directory import write_window
+
+            directory = Path(destination.directory)
+            try:
+                write_window(window, directory, destination.start)
+            except OSError as error:
+                way_out = "mend it, then write `start` again"
+                raise VimeOtelError(f"{directory} can't be written ({error}); {way_out}") from error
+        # With a collector set, all that leaves the host goes there: a Jaeger must not get it by accident.
+        kind = _kind(destination)
+        if kind == OTLP and (settings.get(settings.COLLECTOR) or not _has_endpoint()):
+            return
+        self._destination = destination
+        if self._delivery is None:
+            directory_of = Path(destination.outbox) if destination.outbox else None
+            most_bytes = settings.whole_number(settings.OUTBOX_MIB) * _MIB
+            self._delivery = Delivery(destination.engine, directory_of, most_bytes, lambda text: _say({"told": text}))
+        if window is None:
+            self._delivery.adopt()
+            self._retry()
+        else:
+            self._send_or_keep(Parcel(kind, window), self._delivery, destination)
+
+    def _send_or_keep(self, parcel: Parcel, delivery: Delivery, destination: Destination) -> None:
+        send = _sender(destination)
+        others_wait = bool(self._waiting())
+        if not others_wait:
+            parcel, trouble = try_parcel(parcel, send)
+            if trouble is None:
+                return
+            delivery.trouble = trouble
+        name = delivery.keep(parcel)
+        deadline = time.monotonic() + (0.0 if others_wait else destination.patience)
+        while time.monotonic() < deadline and not self._ended.wait(self._idle_seconds()):
+            for outcome in self._retry():
+                if outcome.name == name:
+                    if outcome.error:
+                        raise VimeOtelError(outcome.error)
+                    return
+        what = f"{delivery.trouble}; what was recorded waits in {delivery.place} and goes when that ends"
+        if destination.collector:
+            raise VimeOtelError(what)
+        _say({"told": what})  # no error: under the file trigger the recording's files are there
+
+    def _retry(self) -> list[Outcome]:
+        if self._delivery is None or self._destination is None:
+            return []
+        outcomes = self._delivery.send_waiting(_sender(self._destination), _kind(self._destination))
+        for outcome in outcomes:
+            _say({"told": outcome.sentence})
+        return outcomes
+
+    def _last_try(self) -> None:
+        """What waits in memory ends with this process; one more try costs little."""
+        if self._delivery is not None:
+            if self._delivery.in_memory:
+                self._retry()
+            self._delivery.close()
+
+    def _waiting(self) -> int:
+        if self._delivery is None or self._destination is None:
+            return 0
+        return self._delivery.waiting(_kind(self._destination))
+
+    def _idle_seconds(self) -> float | None:
+        if not self._waiting() or self._delivery is None:
+            return None
+        return max(self._delivery.next_try - time.monotonic(), 0.0)
+
+
+def _kind(destination: Destination) -> str:
+    return COLLECTOR if destination.collector else OTLP
+
+
+def _sender(destination: Destination) -> Send:
+    if destination.collector:
+        return lambda parcel, note: _send_to_collector(parcel.window, destination)
     from .send_otlp import send_to_environment
-    from .write_directory import write_window
 
-    directory = Path(destination["directory"])
-    try:
-        write_window(window, directory, destination["start"])
-    except OSError as error:
-        raise VimeOtelError(f"{directory} can't be written ({error}); mend it, then write `start` again") from error
-    # With a collector set, all that leaves the host goes there: a Jaeger must not get it by accident.
-    if window is not None and not settings.get(settings.COLLECTOR):
-        send_to_environment(window)
+    return lambda parcel, note: send_to_environment(parcel.window, parcel.taken, note)
+
+
+def _send_to_collector(window: Window, destination: Destination) -> None:
+    from .send import knock, send_to_collector
+    from .stand_in import StandIn
+
+    url, token = destination.collector, destination.token
+    knock(url)
+    left = window.engine["engine"] != destination.engine and not window.command.totals_only
+    with StandIn(window, url, token) if left else contextlib.nullcontext():
+        send_to_collector(window, url, token)
+
+
+def _has_endpoint() -> bool:
+    from .send_otlp import endpoint
+
+    return bool(endpoint())
+
+
+def _say(what: dict[str, object]) -> None:
+    with contextlib.suppress(OSError):  # the engine process is gone
+        print(json.dumps(what), flush=True)

@@ -11,7 +11,7 @@ from vime_otel.data.lockstep import start_position
 
 from .doors import Door
 from .engine import EngineRecorder
-from .exporter import run_exporter
+from .exporter import Destination
 from .shared_directory import SharedDirectory, Start
 from .window import Command, Window
 
@@ -41,6 +41,8 @@ class FileDoor(Door):
 
     def run(self) -> None:
         """Look until closed."""
+        if not settings.get(settings.COLLECTOR):
+            self.send_what_waits(self._destination())
         shared = SharedDirectory(self._directory, self.recorder.id)
         while not self.closed.wait(LOOK_EVERY_SECONDS):
             self.recorder.check_deadline()
@@ -59,12 +61,16 @@ class FileDoor(Door):
                     )
         shared.leave()
 
-    def export(self, window: Window) -> str | None:
+    def export(self, window: Window, patience: float = 0.0) -> str | None:
         """Write the window into the directory, and the merged files if this engine is the last."""
-        error = run_exporter(window, {"directory": str(self._directory), "start": self._acted_on})
+        error = self.exporter.export(window, self._destination(self._acted_on or ""))
         if error is None:
             self._exported = self._acted_on
         return error
+
+    def _destination(self, start: str = "") -> Destination:
+        directory = str(self._directory)
+        return Destination(self.recorder.id, directory, directory=directory, start=start)
 
     def _look(self, shared: SharedDirectory) -> None:
         start = shared.start()
@@ -102,7 +108,7 @@ class FileDoor(Door):
             self._exported = start.key
         elif self._exported == start.key and shared.all_done(start.key):
             # Others that were waited for are gone: what there is gets merged.
-            error = run_exporter(None, {"directory": str(self._directory), "start": start.key})
+            error = self.exporter.export(None, self._destination(start.key))
             if error is not None:
                 logger.warning("vime-otel could not merge what the engines wrote: %s", error)
                 with shared.locked():

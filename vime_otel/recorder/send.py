@@ -2,10 +2,12 @@
 
 from __future__ import annotations
 
+import socket
 import time
 from collections.abc import Callable, Iterator
 from dataclasses import dataclass, replace
 from typing import Any
+from urllib.parse import urlsplit
 
 import requests
 from google.protobuf.message import Message
@@ -14,8 +16,8 @@ from opentelemetry.proto.collector.trace.v1.trace_service_pb2 import ExportTrace
 from requests.adapters import HTTPAdapter
 from urllib3.util.retry import Retry
 
-from vime_otel.data import otlp
-from vime_otel.data.errors import VimeOtelError
+from vime_otel.data import otlp, tls
+from vime_otel.data.errors import Unavailable, VimeOtelError
 from vime_otel.data.recording import ENGINE_PART
 from vime_otel.data.spans import ENTRY
 
@@ -25,16 +27,17 @@ from .resource import resource_attributes
 from .window import Window
 
 TIMEOUT_SECONDS = 30.0
-# Waits 0, 1, 2, 4, 5, 5, … seconds between tries, together about a minute. Never long: the engine takes
-# no other order meanwhile, and a new collector at the same address says at once that it doesn't know the recording.
+# Waits 0, 0.5, 1 seconds between tries: what takes longer is the outbox's.
 _RETRY = Retry(
-    total=14,
-    backoff_factor=0.5,
-    backoff_max=5.0,
+    total=3,
+    backoff_factor=0.25,
     status_forcelist=(429, 502, 503, 504),
     allowed_methods=None,
     raise_on_status=False,
 )
+_FOR_GOOD = (400, 413, 415)
+"""Statuses that judge what was sent. Others are about the server, the network or the token, and may change."""
+_KNOCK_SECONDS = 5.0
 _RESPONSES: dict[str, Any] = {"traces": ExportTraceServiceResponse, "logs": ExportLogsServiceResponse}
 # Tag and length of a message within its list.
 _FIELD_BYTES = 6
@@ -54,9 +57,13 @@ class _Sent:
 
 
 def send_to_collector(window: Window, url: str, token: str) -> None:
-    """Send all of the window and wait for each answer. Raises VimeOtelError when that fails for good."""
+    """Send all of the window and wait for each answer.
+
+    Raises Unavailable where another try may succeed, VimeOtelError where the collector refuses for good.
+    """
     session = requests.Session()
     session.trust_env = False
+    session.verify = tls.trusted_bundle()
     session.mount(url, HTTPAdapter(max_retries=_RETRY))
     if token:
         session.headers["Authorization"] = f"Bearer {token}"
@@ -66,9 +73,10 @@ def send_to_collector(window: Window, url: str, token: str) -> None:
         try:
             answer = session.post(f"{url}/v1/{signal}", request.SerializeToString(), timeout=TIMEOUT_SECONDS)
         except requests.RequestException as error:
-            raise VimeOtelError(f"the collector at {url} can't be reached: {error}") from error
+            raise Unavailable(_why_not(url, error)) from error
         if answer.status_code != 200:
-            raise VimeOtelError(f"the collector at {url} refused {signal}: {answer.status_code} {answer.text[:200]}")
+            refusal = f"the collector at {url} refused {signal}: {answer.status_code} {answer.text[:200]}"
+            raise VimeOtelError(refusal) if answer.status_code in _FOR_GOOD else Unavailable(refusal)
         rejected = _RESPONSES[signal].FromString(answer.content).partial_success
         if rejected.ByteSize():
             raise VimeOtelError(f"the collector at {url} did not take all {signal}: {rejected.error_message}")
@@ -86,6 +94,20 @@ def send_to_collector(window: Window, url: str, token: str) -> None:
             _send_spans(window, steps, closing, post)
         record = otlp.closing_record(closing.body(), time.time_ns())
         post("logs", otlp.logs_request(_resource(window, ENGINE_PART), [record]))
+
+
+def knock(url: str) -> None:
+    """Raise Unavailable where nobody listens: assembling a window for that would take seconds each time."""
+    parts = urlsplit(url)
+    place = (parts.hostname or "", parts.port or (443 if parts.scheme == "https" else 80))
+    try:
+        socket.create_connection(place, _KNOCK_SECONDS).close()
+    except OSError as error:
+        raise Unavailable(_why_not(url, error)) from error
+
+
+def _why_not(url: str, error: Exception) -> str:
+    return tls.untrusted(url) if tls.is_untrusted(error) else f"the collector at {url} can't be reached: {error}"
 
 
 def _send_spans(window: Window, steps: _Steps, closing: _Closing, post: Callable[[str, Message], None]) -> None:

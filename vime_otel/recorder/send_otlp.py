@@ -7,7 +7,7 @@ variable (endpoint, headers, TLS, compression, timeout) means just what it means
 from __future__ import annotations
 
 import os
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 
 from opentelemetry.sdk.resources import Resource
 from opentelemetry.sdk.trace import ReadableSpan
@@ -16,7 +16,7 @@ from opentelemetry.sdk.util.instrumentation import InstrumentationScope
 from opentelemetry.trace import SpanContext, SpanKind, TraceFlags
 
 from vime_otel.data import otlp
-from vime_otel.data.errors import VimeOtelError
+from vime_otel.data.errors import Unavailable
 
 from .assemble import AssembledStep, StepPart, assemble
 from .resource import resource_attributes
@@ -29,26 +29,36 @@ def _setting(name: str) -> str | None:
     return os.environ.get(f"OTEL_EXPORTER_OTLP_TRACES_{name}") or os.environ.get(f"OTEL_EXPORTER_OTLP_{name}")
 
 
-def send_to_environment(window: Window) -> None:
-    """Send the spans, one batch a rank and step. Without an endpoint in the environment nothing is sent.
+def endpoint() -> str:
+    """Where the environment says that spans go; empty where it doesn't."""
+    return _setting("ENDPOINT") or ""
 
-    Raises VimeOtelError when the endpoint does not take them.
+
+def send_to_environment(window: Window, taken: int = 0, note: Callable[[int], None] = lambda taken: None) -> None:
+    """Send the spans to the `endpoint`, one request a rank and step, but for the first `taken` of these.
+
+    `note` is called with how many were taken by then. Without an endpoint nothing is sent. Raises Unavailable
+    when it does not take a request.
     """
-    endpoint = _setting("ENDPOINT")
-    if not endpoint:
+    if not endpoint():
         return
     exporter = _make_exporter()
     resources: dict[str, Resource] = {}
+    number = 0
     try:
         for step in assemble(window):
             for part in step.parts:
+                number += 1
+                if number <= taken:
+                    continue
                 rank = part.totals.rank
                 if rank not in resources:
                     known = {k: v for k, v in resource_attributes(window, rank).items() if v is not None}
                     resources[rank] = Resource(known)
                 batch = list(_sdk_spans(window, step, part, resources[rank]))
                 if batch and exporter.export(batch) is not SpanExportResult.SUCCESS:
-                    raise VimeOtelError(f"the OTLP endpoint {endpoint} did not take the spans of step {step.row.index}")
+                    raise Unavailable(f"the OTLP endpoint {endpoint()} did not take the spans of step {step.row.index}")
+                note(number)
     finally:
         exporter.shutdown()
 

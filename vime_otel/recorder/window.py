@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import os
 from collections.abc import Mapping
 from dataclasses import dataclass, field
 from typing import Any
@@ -121,7 +122,8 @@ class Window:
 
     `first_index` is that of its first step. `unrecorded` holds, by kind, what steps take without a
     recording, as `Pace.beside` tells it. `events` counts what was asked of the engine meanwhile, by its
-    name and the number of steps that were over.
+    name and the number of steps that were over. Span ids follow from `id_seed`, so that a window that is
+    sent again is the same. `shortened` steps lost their spans while the window waited to be sent.
     """
 
     command: Command
@@ -137,6 +139,8 @@ class Window:
     first_index: int = 0
     unrecorded: dict[str, Any] = field(default_factory=dict)
     outcome: str = "done"
+    id_seed: bytes = field(default_factory=lambda: os.urandom(16))
+    shortened: int = 0
 
     @property
     def notes(self) -> list[str]:
@@ -146,4 +150,10 @@ class Window:
             for (name, steps), calls in self.events.items()
         ]
         more = len(told) - MOST_NOTES
-        return [*told[:MOST_NOTES], f"and {more} more such calls"] if more > 0 else told
+        if more > 0:
+            told = [*told[:MOST_NOTES], f"and {more} more such calls"]
+        if self.shortened:
+            told.append(
+                f"the spans of {self.shortened} steps were dropped in the outbox, which was full (VIME_OTEL_OUTBOX_MIB)"
+            )
+        return told

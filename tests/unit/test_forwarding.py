@@ -1,0 +1,508 @@
+"""Forwarding of journals to OTLP endpoints (the official stubs): whole, once, chosen, through outages and restarts."""
+
+from __future__ import annotations
+
+import contextlib
+import json
+import logging
+import random
+import shutil
+from collections import Counter
+from collections.abc import Callable, Iterator
+from pathlib import Path
+from typing import Any
+
+import grpc
+import pytest
+from aiohttp import web
+from certificates import make_authority
+from opentelemetry.proto.collector.trace.v1.trace_service_pb2 import (
+    ExportTraceServiceRequest,
+    ExportTraceServiceResponse,
+)
+from opentelemetry.proto.trace.v1.trace_pb2 import Span
+from otlp_sink import OtlpSink
+from running_collector import until
+from simulated_recorder import make_step, resource_of, step_requests
+from standins import serving_in_thread
+
+from collector import forward
+from collector.forward import Forwarder
+from collector.forward_journal import Cursor, ForwardedJournal, cursor_name, read_cursor, write_cursor
+from collector.forward_selection import TRACE_BYTES, Choice, Selection, count_spans
+from collector.otlp_endpoint import Accepted, Endpoint, Refused, parse_endpoint
+from vime_otel.data import otlp, settings
+from vime_otel.data.errors import Unavailable, UsageError
+from vime_otel.data.journal import LOGS, TRACES, JournalWriter
+from vime_otel.data.rundir import JOURNAL_FILE
+from vime_otel.demo.processes import free_ports
+
+RECORDING = "94f40cd57b85b001"
+ENGINE = "00000000000000a1"
+
+
+@pytest.fixture(autouse=True)
+def quick(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(forward, "LOOK_SECONDS", 0.02)
+    monkeypatch.setattr(forward, "FIRST_WAIT_SECONDS", 0.05)
+    monkeypatch.setattr(forward, "LONGEST_WAIT_SECONDS", 0.2)
+
+
+def write_steps(run: Path, first: int, last: int, ranks: int = 2) -> None:
+    """Append steps to a run's journal, as the collector does."""
+    run.mkdir(parents=True, exist_ok=True)
+    writer = JournalWriter(run / JOURNAL_FILE)
+    for index in range(first, last):
+        for path, content in step_requests(RECORDING, make_step(RECORDING, ENGINE, index, ranks)):
+            writer.append(TRACES if path == "/v1/traces" else LOGS, content)
+    writer.close()
+
+
+def made_ids(first: int, last: int, wanted: Callable[[str], bool], ranks: int = 2) -> list[bytes]:
+    """The span ids of steps, of the ranks that are wanted (`engine` for the engine's own part); sorted."""
+    steps = [make_step(RECORDING, ENGINE, index, ranks) for index in range(first, last)]
+    parts = [part for step in steps for part in step.parts if wanted(part.totals.rank)]
+    return sorted(span.span_id for part in parts for span in part.spans)
+
+
+def received_ids(sink: OtlpSink) -> list[bytes]:
+    return sorted(span.span_id for _, span in sink.spans())
+
+
+def one_rank(rank: str) -> bool:
+    return rank in ("0", "engine")
+
+
+@contextlib.contextmanager
+def forwarding(
+    runs: Path, endpoint: Endpoint, choice: Choice | None = None, names: tuple[str, ...] = ()
+) -> Iterator[Forwarder]:
+    """A forwarder that takes up these runs now; by default one, as if before anything came."""
+    forwarder = Forwarder(endpoint, runs, choice or Choice())
+    for name in names or ("run",):
+        (runs / name).mkdir(exist_ok=True)
+        if not names and not read_cursor(runs / name, endpoint.url):
+            write_cursor(runs / name, Cursor(endpoint.url))
+        forwarder.take_up(runs / name)
+    forwarder.start()
+    try:
+        yield forwarder
+    finally:
+        forwarder.stop(drain_seconds=5)
+
+
+def test_a_growing_journal_is_followed_and_every_span_arrives_once(tmp_path: Path) -> None:
+    with OtlpSink() as sink, forwarding(tmp_path, parse_endpoint(sink.endpoint)) as forwarder:
+        for first in range(0, 30, 10):
+            write_steps(tmp_path / "run", first, first + 10)
+            expected = made_ids(0, first + 10, one_rank)
+            until(lambda expected=expected: len(received_ids(sink)) >= len(expected))  # type: ignore[misc]
+            assert received_ids(sink) == expected
+        until(lambda: forwarder.counts.waiting_bytes == 0)
+        assert (forwarder.counts.sent, forwarder.counts.refused) == (len(expected), 0)
+
+
+def test_an_outage_and_restarts_lose_nothing_and_send_nothing_twice(tmp_path: Path) -> None:
+    (port,) = free_ports(1)
+    endpoint = parse_endpoint(f"http://127.0.0.1:{port}")
+    run = tmp_path / "run"
+    sinks = []
+    for first in (0, 8, 16, 24):  # each life of the collector sees the endpoint come, go, and come back
+        with forwarding(tmp_path, endpoint) as forwarder:
+            write_steps(run, first, first + 4)
+            until(lambda: forwarder.trouble)
+            if first != 16:  # in one life it does not come back
+                with OtlpSink(port) as sink:
+                    sinks.append(sink)
+                    until(lambda: forwarder.counts.waiting_bytes == 0)
+            write_steps(run, first + 4, first + 8)
+            until(lambda: forwarder.trouble)
+    with OtlpSink(port) as sink, forwarding(tmp_path, endpoint):
+        sinks.append(sink)
+        until(lambda: read_cursor(run, endpoint.url).offset == (run / JOURNAL_FILE).stat().st_size)  # type: ignore[union-attr]
+    received = [span_id for each in sinks for span_id in received_ids(each)]
+    assert sorted(received) == made_ids(0, 32, one_rank)
+    assert len(sinks) == 4
+
+
+def test_while_it_stops_what_is_left_is_sent(tmp_path: Path) -> None:
+    with OtlpSink() as sink:
+        with forwarding(tmp_path, parse_endpoint(sink.endpoint)):
+            write_steps(tmp_path / "run", 0, 5)
+        assert received_ids(sink) == made_ids(0, 5, one_rank)
+
+
+def test_other_runs_stay_and_of_one_that_is_opened_again_goes_what_is_added(tmp_path: Path) -> None:
+    write_steps(tmp_path / "other", 0, 2)
+    write_steps(tmp_path / "again", 2, 4)
+    with OtlpSink() as sink, forwarding(tmp_path, parse_endpoint(sink.endpoint), names=("run", "again")):
+        write_steps(tmp_path / "again", 4, 5)
+        write_steps(tmp_path / "run", 5, 6)
+        until(lambda: received_ids(sink) == made_ids(4, 6, one_rank))
+
+
+def test_each_endpoint_has_a_cursor_of_its_own(tmp_path: Path) -> None:
+    (port,) = free_ports(1)
+    away = parse_endpoint(f"http://127.0.0.1:{port}")
+    with OtlpSink() as sink, forwarding(tmp_path, parse_endpoint(sink.endpoint)), forwarding(tmp_path, away):
+        write_steps(tmp_path / "run", 0, 3)
+        expected = made_ids(0, 3, one_rank)
+        until(lambda: received_ids(sink) == expected)
+        with OtlpSink(port) as late:
+            until(lambda: received_ids(late) == expected)
+    assert len(list((tmp_path / "run").glob("forward-*.json"))) == 2
+
+
+def test_all_ranks_go_where_that_is_asked_for(tmp_path: Path) -> None:
+    write_steps(tmp_path / "run", 0, 3, ranks=3)
+    with OtlpSink() as sink, forwarding(tmp_path, parse_endpoint(sink.endpoint), Choice(all_ranks=True)):
+        until(lambda: len(received_ids(sink)) == len(made_ids(0, 3, lambda rank: True, 3)))
+
+
+def test_a_sample_takes_whole_steps_of_one_rank_and_about_as_many_as_asked(tmp_path: Path) -> None:
+    write_steps(tmp_path / "run", 0, 400)
+    choice = Choice(sample=0.1)
+    with OtlpSink() as sink, forwarding(tmp_path, parse_endpoint(sink.endpoint), choice) as forwarder:
+        until(lambda: forwarder.counts.sent and not forwarder.counts.waiting_bytes)
+    whole = Counter(span.trace_id for _, span in sink.spans())
+    assert 20 <= len(whole) <= 65
+    assert set(whole.values()) == {len(made_ids(0, 1, one_rank))}
+    assert {resource.get("vime.rank") for resource, _ in sink.spans()} == {None, 0}
+    roots = [span for _, span in sink.spans() if not span.parent_span_id]
+    assert len(roots) == len(whole)
+
+
+def test_two_collectors_choose_the_same_steps() -> None:
+    traces = [random.Random(number).randbytes(16) for number in range(2000)]
+    taken = [trace for trace in traces if Choice(0.25).takes_trace(trace)]
+    assert 400 < len(taken) < 600
+    assert set(taken) <= {trace for trace in traces if Choice(0.5).takes_trace(trace)}, "a larger share has them all"
+    assert not any(Choice(0.0).takes_trace(trace) for trace in traces)
+
+
+def part_of_step(rank: str, spans: int, name_bytes: int = 400) -> ExportTraceServiceRequest:
+    """One rank's spans of one step, about `name_bytes` each."""
+    messages = [
+        Span(trace_id=b"t" * 16, span_id=number.to_bytes(8, "big"), name="n" * name_bytes) for number in range(spans)
+    ]
+    return otlp.trace_request(resource_of(RECORDING, ENGINE, rank), messages)
+
+
+def test_no_trace_reaches_tempos_limit_and_its_root_is_never_what_is_left_out() -> None:
+    selection = Selection(Choice(all_ranks=True))
+    groups = [group for rank in range(8) for group in selection.of(part_of_step(str(rank), 6000))]
+    assert count_spans(groups) == 6000
+    assert selection.over_limit == 7 * 6000
+    root = selection.of(part_of_step("engine", 4))
+    assert count_spans(root) == 4
+    assert sum(group.ByteSize() for group in [*groups, *root]) < 5_000_000 - 64_000
+    assert sum(group.ByteSize() for group in groups) <= TRACE_BYTES + 1000
+
+
+def test_what_is_over_the_limit_is_counted_in_the_cursor(tmp_path: Path) -> None:
+    writer_run = tmp_path / "run"
+    writer_run.mkdir()
+    writer = JournalWriter(writer_run / JOURNAL_FILE)
+    for rank in ("0", "1"):
+        writer.append(TRACES, part_of_step(rank, 6000).SerializeToString())
+    writer.close()
+    with OtlpSink() as sink:
+        endpoint = parse_endpoint(sink.endpoint)
+        with forwarding(tmp_path, endpoint, Choice(all_ranks=True)) as forwarder:
+            until(lambda: forwarder.counts.sent == 6000 and not forwarder.counts.waiting_bytes)
+        assert forwarder.counts.over_limit == 6000
+        cursor = read_cursor(writer_run, endpoint.url)
+        assert cursor is not None
+        assert (cursor.sent, cursor.over_limit) == (6000, 6000)
+
+
+def test_no_request_reaches_four_mebibytes_however_large_one_came_in(tmp_path: Path) -> None:
+    run = tmp_path / "run"
+    run.mkdir()
+    writer = JournalWriter(run / JOURNAL_FILE)
+    spans = [Span(trace_id=n.to_bytes(16, "big"), span_id=n.to_bytes(8, "big"), name="n" * 1000) for n in range(9000)]
+    writer.append(TRACES, otlp.trace_request(otlp.resource({"service.name": "other"}), spans).SerializeToString())
+    writer.close()
+    with OtlpSink() as sink, forwarding(tmp_path, parse_endpoint(sink.endpoint)):
+        until(lambda: len(sink.spans()) >= 9000)
+    assert len(sink.spans()) == len({span.span_id for _, span in sink.spans()}) == 9000
+    sizes = [request.ByteSize() for request in sink.requests]
+    assert max(sizes) < otlp.MAX_REQUEST_BYTES
+    assert len(sizes) == 3, "and each is as full as it may be"
+
+
+def test_many_small_requests_become_few(tmp_path: Path) -> None:
+    write_steps(tmp_path / "run", 0, 100)
+    with OtlpSink() as sink, forwarding(tmp_path, parse_endpoint(sink.endpoint)):
+        until(lambda: received_ids(sink) == made_ids(0, 100, one_rank))
+    assert len(sink.requests) <= 3
+
+
+def test_what_an_endpoint_refuses_for_good_is_counted_and_holds_up_nothing(
+    tmp_path: Path, caplog: pytest.LogCaptureFixture
+) -> None:
+    with OtlpSink() as sink, forwarding(tmp_path, parse_endpoint(sink.endpoint)) as forwarder:
+        sink.refuse = lambda request: grpc.StatusCode.INVALID_ARGUMENT
+        write_steps(tmp_path / "run", 0, 2)
+        refused = len(made_ids(0, 2, one_rank))
+        until(lambda: forwarder.counts.refused == refused)
+        sink.refuse = lambda request: None
+        write_steps(tmp_path / "run", 2, 3)
+        until(lambda: received_ids(sink) == made_ids(2, 3, one_rank))
+    assert "INVALID_ARGUMENT: as the test wants it" in caplog.text
+
+
+@pytest.mark.parametrize("status", ["UNAVAILABLE", "DEADLINE_EXCEEDED", "UNAUTHENTICATED", "UNIMPLEMENTED"])
+def test_what_may_be_mended_is_waited_for(status: str, tmp_path: Path) -> None:
+    with OtlpSink() as sink, forwarding(tmp_path, parse_endpoint(sink.endpoint)) as forwarder:
+        sink.refuse = lambda request: grpc.StatusCode[status]
+        write_steps(tmp_path / "run", 0, 2)
+        until(lambda: forwarder.counts.failed_requests >= 2)
+        sink.refuse = lambda request: None
+        until(lambda: received_ids(sink) == made_ids(0, 2, one_rank))
+        assert forwarder.counts.refused == 0
+
+
+def test_a_torn_tail_is_waited_for_and_stops_no_other_run(tmp_path: Path) -> None:
+    with OtlpSink() as sink, forwarding(tmp_path, parse_endpoint(sink.endpoint), names=("run", "next")):
+        write_steps(tmp_path / "run", 0, 2)
+        path = tmp_path / "run" / JOURNAL_FILE
+        whole = path.read_bytes()
+        path.write_bytes(whole[:-3])
+        write_steps(tmp_path / "next", 2, 3)
+        until(lambda: set(made_ids(2, 3, one_rank)) <= set(received_ids(sink)))
+        path.write_bytes(whole)
+        until(lambda: received_ids(sink) == made_ids(0, 3, one_rank))
+
+
+def test_where_a_sent_end_was_cut_off_the_next_whole_frames_are_found_again(tmp_path: Path) -> None:
+    run = tmp_path / "run"
+    write_steps(run, 0, 2)
+    whole = (run / JOURNAL_FILE).stat().st_size
+    write_steps(run, 2, 3)
+    with OtlpSink() as sink, forwarding(tmp_path, parse_endpoint(sink.endpoint)) as forwarder:
+        until(lambda: received_ids(sink) == made_ids(0, 3, one_rank))
+        until(lambda: not forwarder.counts.waiting_bytes)
+        with open(run / JOURNAL_FILE, "r+b") as file:
+            file.truncate(whole)
+        writer = JournalWriter(run / JOURNAL_FILE)
+        writer.append(LOGS, b"\0" * 1001)  # frames end elsewhere now
+        writer.close()
+        write_steps(run, 3, 8)
+        until(lambda: set(made_ids(5, 8, one_rank)) <= set(received_ids(sink)))
+
+
+def test_what_was_written_a_moment_ago_may_still_be_taken_back(tmp_path: Path) -> None:
+    write_steps(tmp_path / "run", 0, 1)
+    journal = ForwardedJournal(tmp_path / "run", Choice(), Cursor("http://127.0.0.1:1"))
+    taken: list[Any] = []
+
+    class Taking:
+        def send(self, request: ExportTraceServiceRequest) -> Accepted:
+            taken.append(request)
+            return Accepted()
+
+        def close(self) -> None:
+            pass
+
+    journal.look()
+    assert journal.send_next(Taking()) is None
+    journal.look()
+    assert journal.send_next(Taking()) is not None
+    assert len(taken) == 1
+
+
+def test_a_run_that_is_removed_meanwhile_stops_nothing(tmp_path: Path) -> None:
+    (port,) = free_ports(1)
+    with forwarding(tmp_path, parse_endpoint(f"http://127.0.0.1:{port}"), names=("a", "b")) as forwarder:
+        write_steps(tmp_path / "a", 0, 1)
+        until(lambda: forwarder.trouble)
+        shutil.rmtree(tmp_path / "a")
+        write_steps(tmp_path / "b", 1, 2)
+        with OtlpSink(port) as sink:
+            until(lambda: set(made_ids(1, 2, one_rank)) <= set(received_ids(sink)))
+
+
+# -- over HTTP --------------------------------------------------------------------------------
+
+
+class HttpSink:
+    """An OTLP endpoint over HTTP; `answers` come first."""
+
+    def __init__(self, answers: list[web.Response] | None = None) -> None:
+        self.answers = answers or []
+        self.headers: list[dict[str, str]] = []
+        self.ids: list[bytes] = []
+
+    async def take(self, request: web.Request) -> web.StreamResponse:
+        self.headers.append(dict(request.headers))
+        if self.answers:
+            return self.answers.pop(0)
+        for group in ExportTraceServiceRequest.FromString(await request.read()).resource_spans:
+            self.ids += [span.span_id for scope in group.scope_spans for span in scope.spans]
+        return web.Response()
+
+
+def test_over_http_it_tries_again_as_told_and_sends_headers(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setenv(settings.FORWARD_HEADERS.name, "x-scope=all, 127.0.0.1/Authorization=Basic%20abc%3D, other/x=y")
+    answers = [
+        web.Response(status=503, headers={"Retry-After": "0"}),
+        web.Response(status=429),
+        web.Response(status=401),
+    ]
+    sink = HttpSink(answers)
+    with serving_in_thread({"POST /otlp/v1/traces": sink.take}) as (url,):
+        with forwarding(tmp_path, parse_endpoint(f"{url}/otlp")) as forwarder:
+            write_steps(tmp_path / "run", 0, 2)
+            until(lambda: sorted(sink.ids) == made_ids(0, 2, one_rank))
+        assert forwarder.counts.failed_requests == 3
+    assert sink.headers[-1]["Authorization"] == "Basic abc="
+    assert sink.headers[-1]["x-scope"] == "all"
+    assert "x" not in sink.headers[-1]
+
+
+def test_over_http_a_refusal_and_a_partial_success_are_counted(
+    tmp_path: Path, caplog: pytest.LogCaptureFixture
+) -> None:
+    partial = ExportTraceServiceResponse()
+    partial.partial_success.rejected_spans = 3
+    partial.partial_success.error_message = "too old"
+    answers = [web.Response(status=400, text="no"), web.Response(body=partial.SerializeToString())]
+    sink = HttpSink(answers)
+    with serving_in_thread({"POST /v1/traces": sink.take}) as (url,):
+        with forwarding(tmp_path, parse_endpoint(f"{url}/v1/traces")) as forwarder:
+            write_steps(tmp_path / "run", 0, 1)
+            each = len(made_ids(0, 1, one_rank))
+            until(lambda: forwarder.counts.refused == each)
+            write_steps(tmp_path / "run", 1, 2)
+            until(lambda: forwarder.counts.refused == each + 3)
+        assert forwarder.counts.sent == each - 3
+    assert "answers 400: no" in caplog.text
+    assert "left out 3 spans of run: too old" in caplog.text
+
+
+@pytest.mark.parametrize("transport", ["http", "grpc"])
+def test_tls_is_spoken_and_the_right_authority_asked_for(
+    transport: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    authority = make_authority(tmp_path)
+    files = authority.issue(tmp_path, "localhost", "127.0.0.1")
+    request = ExportTraceServiceRequest()
+    with contextlib.ExitStack() as stack:
+        url = stack.enter_context(_tls_sink(transport, files))
+        with pytest.raises(Unavailable):
+            parse_endpoint(url).connect().send(request)
+        monkeypatch.setenv(settings.CA.name, str(authority.file))
+        assert parse_endpoint(url).connect().send(request).rejected == 0
+
+
+@contextlib.contextmanager
+def _tls_sink(transport: str, files: Any) -> Iterator[str]:
+    from running_collector import config, running
+
+    with running(config(files.certificate.parent / "runs", tls=files)) as collector:
+        grpc_url = f"https://{collector.collector.grpc_address}"
+        yield f"{collector.url}/v1/traces" if transport == "http" else grpc_url
+
+
+# -- how endpoints are named ------------------------------------------------------------------
+
+
+@pytest.mark.parametrize(
+    ("url", "over_grpc", "secure", "target"),
+    [
+        ("http://tempo:4317", True, False, "tempo:4317"),
+        ("http://tempo:4317/", True, False, "tempo:4317"),
+        ("http://jaeger:4318", False, False, "http://jaeger:4318/v1/traces"),
+        ("http://jaeger:4318/v1/traces", False, False, "http://jaeger:4318/v1/traces"),
+        ("https://gateway.example/otlp", False, True, "https://gateway.example/otlp/v1/traces"),
+        ("https://tempo.example:4317", True, True, "tempo.example:4317"),
+        ("http://127.0.0.1:5000", True, False, "127.0.0.1:5000"),
+        ("http://127.0.0.1:5000/v1/traces", False, False, "http://127.0.0.1:5000/v1/traces"),
+        ("https://tempo", True, True, "tempo:4317"),
+        ("http://[::1]:4317", True, False, "[::1]:4317"),
+    ],
+)
+def test_urls_say_what_is_spoken(url: str, over_grpc: bool, secure: bool, target: str) -> None:
+    endpoint = parse_endpoint(url)
+    assert (endpoint.over_grpc, endpoint.secure, endpoint.target) == (over_grpc, secure, target)
+
+
+@pytest.mark.parametrize(
+    "url",
+    ["", "tempo:4317", "ftp://tempo:4317", "http://", "http://a b:4317", "http://h:x", "http://h:99999", "grpc://h",
+     "http://h:4318?x=1", "http://h:0"],
+)  # fmt: skip
+def test_other_urls_are_refused(url: str) -> None:
+    with pytest.raises(UsageError):
+        parse_endpoint(url)
+
+
+def test_a_password_in_a_url_is_refused_and_not_repeated() -> None:
+    with pytest.raises(UsageError, match="VIME_OTEL_FORWARD_HEADERS") as told:
+        parse_endpoint("http://user:hunter2@host:4318")
+    assert "hunter2" not in str(told.value)
+
+
+@pytest.mark.parametrize("text", ["no-equals-sign", "=value", "a=b,c", "host/=v", "näme=v", "a=%ff%0a"])
+def test_headers_that_can_not_be_sent_are_refused_without_their_values(
+    text: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setenv(settings.FORWARD_HEADERS.name, f"authorization=hunter2,{text}")
+    with pytest.raises(UsageError) as told:
+        parse_endpoint("http://host:4318")
+    assert "hunter2" not in str(told.value)
+
+
+def test_headers_are_in_no_log_and_no_cursor(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
+) -> None:
+    caplog.set_level(logging.DEBUG)
+    monkeypatch.setenv(settings.FORWARD_HEADERS.name, "authorization=hunter2")
+    with OtlpSink() as sink:
+        endpoint = parse_endpoint(sink.endpoint)
+        with forwarding(tmp_path, endpoint) as forwarder:
+            sink.refuse = lambda request: grpc.StatusCode.UNAUTHENTICATED
+            write_steps(tmp_path / "run", 0, 1)
+            until(lambda: forwarder.trouble)
+            sink.refuse = lambda request: None
+            until(lambda: sink.requests)
+        assert sink.metadata[-1]["authorization"] == "hunter2"
+    assert "hunter2" not in caplog.text
+    assert "hunter2" not in (tmp_path / "run" / cursor_name(endpoint.url)).read_text()
+
+
+def test_http_where_grpc_was_meant_is_told() -> None:
+    with serving_in_thread({}) as (url,), pytest.raises(Unavailable, match=f"speaks HTTP and no gRPC.*{url}/v1/traces"):
+        parse_endpoint(url).connect().send(ExportTraceServiceRequest())
+
+
+def test_a_refusal_for_good_is_an_error_of_its_own() -> None:
+    with serving_in_thread({"POST /v1/traces": HttpSink([web.Response(status=413)]).take}) as (url,):
+        sender = parse_endpoint(f"{url}/v1/traces").connect()
+        with pytest.raises(Refused, match="413"):
+            sender.send(ExportTraceServiceRequest())
+        sender.close()
+
+
+def test_a_cursor_of_version_one_is_read_and_another_one_is_not(tmp_path: Path) -> None:
+    url = "http://tempo:4317"
+    path = tmp_path / "forward-bc3f62bd.json"
+    stored = {"to": url, "offset": 8123, "sent": 60, "refused": 1, "over_limit": 2, "format": 1}
+    path.write_text(json.dumps(stored))
+    assert cursor_name(url) == path.name
+    assert read_cursor(tmp_path, url) == Cursor(url, 8123, 60, 1, 2)
+    for broken in (json.dumps(stored | {"format": 2}), "{", json.dumps({"offset": 1})):
+        path.write_text(broken)
+        assert read_cursor(tmp_path, url) is None
+
+
+def test_of_many_runs_only_a_few_are_remembered(tmp_path: Path) -> None:
+    names = tuple(f"run-{number:02d}" for number in range(30))
+    with OtlpSink() as sink, forwarding(tmp_path, parse_endpoint(sink.endpoint), names=names) as forwarder:
+        for number, name in enumerate(names):
+            write_steps(tmp_path / name, number, number + 1)
+        until(lambda: received_ids(sink) == made_ids(0, 30, one_rank))
+        write_steps(tmp_path / names[0], 30, 31)
+        until(lambda: received_ids(sink) == made_ids(0, 31, one_rank))
+    assert sum(each._selection is not None for each in forwarder._journals.values()) <= 20

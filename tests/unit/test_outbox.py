@@ -1,0 +1,529 @@
+"""Windows that nobody takes: they wait within bounds, and arrive once somebody does, also after the engine's end."""
+
+from __future__ import annotations
+
+import array
+import os
+import subprocess
+import sys
+import threading
+from collections.abc import Iterator
+from dataclasses import replace
+from datetime import datetime, timezone
+from pathlib import Path
+from typing import Any
+
+import pytest
+import requests
+from aiohttp import web
+from fake_port import FakePort
+from fake_port import step as make_step
+from hypothesis import given
+from hypothesis import strategies as st
+from opentelemetry.proto.collector.logs.v1.logs_service_pb2 import ExportLogsServiceRequest
+from opentelemetry.proto.collector.trace.v1.trace_service_pb2 import ExportTraceServiceRequest
+from otlp_sink import OtlpSink
+from running_collector import ControlClient, config, running, until
+from standins import serving_in_thread
+from test_sending import window
+
+from vime_otel.data import settings
+from vime_otel.data.errors import Unavailable, VimeOtelError
+from vime_otel.data.otlp import CLOSING_EVENT, STEP_EVENT, plain_value
+from vime_otel.data.recording import sum_rank
+from vime_otel.data.rolling import rolling_id
+from vime_otel.data.rundir import list_runs
+from vime_otel.demo.processes import free_ports
+from vime_otel.recorder.assemble import assemble
+from vime_otel.recorder.collector_door import CollectorDoor
+from vime_otel.recorder.delivery import Delivery
+from vime_otel.recorder.engine import EngineRecorder
+from vime_otel.recorder.exporter import Destination, Exporter
+from vime_otel.recorder.outbox import Outbox, Parcel, Unreadable, pack, unpack
+from vime_otel.recorder.outbox_store import FOLDER, FolderStore, MemoryStore
+from vime_otel.recorder.shrink import fold_oldest
+from vime_otel.recorder.stand_in import StandIn
+from vime_otel.recorder.window import Command, Window
+
+ENGINE = "e" * 16
+TOKEN = "s3cret-of-these-tests"
+
+
+def totals(of: Window) -> list[Any]:
+    """What is summed of each part: by stack, and how many spans were made."""
+    found = []
+    for step in assemble(of):
+        for part in (each.totals for each in step.parts):
+            sums = sorted(zip(part.stacks, part.inclusive_ns, part.calls, strict=True))
+            found.append((part.key, part.kind, part.stage, part.spans_made, sums))
+    return found
+
+
+def span_ids(of: Window) -> list[list[bytes]]:
+    return [[span.span_id for part in step.parts for span in part.spans] for step in assemble(of)]
+
+
+def every_span_id(of: Window) -> list[bytes]:
+    """Sorted, the roots' included."""
+    return sorted([*(step.root.span_id for step in assemble(of)), *(each for step in span_ids(of) for each in step)])
+
+
+def entry_bytes(of: Window) -> int:
+    return sum(len(log.entries) + len(log.device) for log in of.ranks)
+
+
+@st.composite
+def windows(draw: st.DrawFn) -> Window:
+    """Windows with any trees, on the host's clock alone or on a device's, too."""
+    made = window(steps=draw(st.integers(1, 5)), spans=1)
+    device = draw(st.booleans())
+    logs = []
+    for log in made.ranks:
+        entries, marks, starts = array.array("q"), array.array("q"), []
+        for step in made.steps:
+            starts.append(len(entries))
+            at = step.schedule_start + 100
+            for depth in draw(st.lists(st.integers(0, 3), max_size=6)):
+                for level in range(depth, -1, -1):  # children end, and are written, before their parents
+                    entries.extend((1 + level, at + level, at + 100 - level))
+                    marks.extend((at + 5 + level, at + 90 - level))
+                at += 200
+        logs.append(replace(log, entries=entries.tobytes(), starts=starts, device=marks.tobytes() if device else b""))
+    return replace(made, ranks=logs)
+
+
+@given(windows(), st.integers(0, 4000))
+def test_folding_the_oldest_steps_frees_what_is_asked_and_changes_no_sum(made: Window, wanted: int) -> None:
+    shrunk, steps = fold_oldest(made, wanted)
+    assert totals(shrunk) == totals(made)
+    freed = entry_bytes(made) - entry_bytes(shrunk)
+    everything, _ = fold_oldest(made, 2**62)
+    assert freed >= min(wanted, entry_bytes(made) - entry_bytes(everything))
+    assert shrunk.shortened == steps
+    dropped = [sum(part.totals.spans_dropped for part in step.parts) > 0 for step in assemble(shrunk)]
+    spans = [sum(len(part.spans) for part in step.rank_parts) for step in assemble(shrunk)]
+    assert all(not kept for drop, kept in zip(dropped, spans, strict=True) if drop), "whole steps alone"
+
+
+@given(windows(), st.integers(0, 4000))
+def test_a_window_that_is_sent_again_has_the_same_span_ids(made: Window, wanted: int) -> None:
+    assert span_ids(unpack(pack(Parcel("collector", made))).window) == span_ids(made)
+    shrunk, _ = fold_oldest(made, wanted)
+    for before, after in zip(span_ids(made), span_ids(shrunk), strict=True):
+        assert set(after) <= set(before)
+
+
+def test_two_windows_have_different_span_ids() -> None:
+    ids = [each for made in (window(2, 3), window(2, 3)) for step in span_ids(made) for each in step[1:]]
+    assert len(set(ids)) == len(ids)
+
+
+@given(windows(), st.data())
+def test_a_parcel_comes_back_whole_or_not_at_all(made: Window, data: st.DataObject) -> None:
+    parcel = Parcel("otlp", replace(made, events={("sleep", 1): 2}), taken=7)
+    packed = pack(parcel)
+    assert unpack(packed) == parcel
+    position = data.draw(st.integers(0, len(packed) - 1))
+    damaged = packed[:position] + bytes([packed[position] ^ 1]) + packed[position + 1 :]
+    for wrong in (packed[:position], damaged):
+        with pytest.raises(Unreadable):
+            unpack(wrong)
+
+
+def boxed(most_bytes: int, *made: Window) -> tuple[Outbox, list[str]]:
+    box = Outbox(MemoryStore(), most_bytes)
+    for each in made:
+        box.put(Parcel("collector", each))
+    return box, box.make_room()
+
+
+def test_over_the_bound_the_oldest_spans_go_first_and_totals_stay() -> None:
+    first, second = window(4, 200), window(4, 200)
+    size = len(pack(Parcel("collector", first)))
+    box, told = boxed(2 * size - 8000, first, second)
+    older, newer = (box.get(name).window for name in box.names())
+    assert 0 < older.shortened < 4
+    assert newer == second
+    assert sum(box.store.sizes().values()) <= 2 * size - 8000
+    assert (totals(older), totals(newer)) == (totals(first), totals(second))
+    dropped = [sum(part.totals.spans_dropped for part in step.parts) for step in assemble(older)]
+    assert dropped == sorted(dropped, reverse=True), "the oldest steps"
+    assert f"the spans of {older.shortened} steps" in told[0]
+    assert "VIME_OTEL_OUTBOX_MIB" in older.notes[-1]
+
+
+def test_when_no_spans_are_left_whole_windows_go_and_that_is_told() -> None:
+    made = [window(2, 50) for _ in range(3)]
+    smallest = len(pack(Parcel("collector", fold_oldest(made[0], 2**62)[0])))
+    box, told = boxed(int(1.5 * smallest), *made)
+    (left,) = box.names()
+    assert box.get(left).window.id_seed == made[2].id_seed
+    assert [sentence for sentence in told if "with all its totals" in sentence] == told[-2:]
+
+
+def test_of_sampled_steps_only_what_is_sent_is_kept() -> None:
+    sampled = window(3, 200)
+    sampled = replace(sampled, command=replace(sampled.command, totals_only=True))
+    box, told = boxed(2**30, sampled)
+    kept = box.get(box.names()[0]).window
+    assert entry_bytes(kept) == 2 * 3 * 24
+    assert (totals(kept), kept.notes, told) == (totals(sampled), [], [])
+
+
+class Taking:
+    """Stands for the sending of parcels: notes what it gets, and fails as told."""
+
+    def __init__(self) -> None:
+        self.taken: list[str] = []
+        self.away: set[str] = set()
+        self.refused: set[str] = set()
+
+    def send(self, parcel: Parcel, note: Any) -> None:
+        recording = parcel.window.command.recording
+        if recording in self.away:
+            raise Unavailable("nobody is there")
+        if recording in self.refused:
+            raise VimeOtelError("no such recording")
+        self.taken.append(recording)
+
+
+def named(recording: str) -> Parcel:
+    made = window(1, 1)
+    return Parcel("collector", replace(made, command=replace(made.command, recording=recording)))
+
+
+@pytest.fixture
+def told() -> list[str]:
+    return []
+
+
+def test_one_that_is_never_taken_keeps_the_others_from_nothing(tmp_path: Path, told: list[str]) -> None:
+    delivery, taking = Delivery(ENGINE, tmp_path, 2**30, told.append), Taking()
+    for recording in ("first", "stuck", "third"):
+        delivery.keep(named(recording))
+    taking.away = {"stuck"}
+    for _ in range(2):
+        delivery.send_waiting(taking.send, "collector")
+    assert taking.taken == ["first", "third"]
+    assert delivery.waiting("collector") == 1
+    delivery.close()
+
+
+def test_what_is_refused_for_good_is_dropped_and_told(tmp_path: Path, told: list[str]) -> None:
+    delivery, taking = Delivery(ENGINE, tmp_path, 2**30, told.append), Taking()
+    taking.refused = {"unknown"}
+    delivery.keep(named("unknown"))
+    delivery.keep(named("known"))
+    refused, sent = delivery.send_waiting(taking.send, "collector")
+    assert refused.sentence.endswith("is dropped: no such recording")
+    assert (sent.error, taking.taken) == (None, ["known"])
+    assert not (tmp_path / ENGINE).exists(), "an empty outbox leaves no folder"
+
+
+def test_a_torn_file_is_told_and_stops_nothing(tmp_path: Path, told: list[str]) -> None:
+    delivery, taking = Delivery(ENGINE, tmp_path, 2**30, told.append), Taking()
+    name = delivery.keep(named("torn"))
+    delivery.keep(named("whole"))
+    path = tmp_path / ENGINE / FOLDER / name
+    path.write_bytes(path.read_bytes()[:-1])
+    torn, sent = delivery.send_waiting(taking.send, "collector")
+    assert "no whole window" in torn.sentence
+    assert (sent.error, taking.taken) == (None, ["whole"])
+
+
+def test_what_was_being_written_when_its_process_was_killed_is_no_window(tmp_path: Path, told: list[str]) -> None:
+    folder = tmp_path / ("d" * 16) / FOLDER
+    folder.mkdir(parents=True)
+    (folder / "00000000000000000001-collector.window.part").write_bytes(b"VOTW")
+    delivery = Delivery(ENGINE, tmp_path, 2**30, told.append)
+    delivery.adopt()
+    assert (delivery.waiting("collector"), delivery.send_waiting(Taking().send, "collector"), told) == (0, [], [])
+    assert list(tmp_path.iterdir()) == []
+
+
+def test_of_several_engines_one_takes_up_what_a_dead_one_left(tmp_path: Path, told: list[str]) -> None:
+    dead = Delivery("d" * 16, tmp_path, 2**30, told.append)
+    dead.keep(named("left"))
+    alive = [Delivery(name * 16, tmp_path, 2**30, told.append) for name in "ab"]
+    for each in alive:
+        each.adopt()
+    assert [each.waiting("collector") for each in alive] == [0, 0], "its process still has it in hand"
+    dead.close()
+    for each in alive:
+        each.adopt()
+    assert [each.waiting("collector") for each in alive] == [1, 0]
+    taking = Taking()
+    for each in alive:
+        each.send_waiting(taking.send, "collector")
+        each.close()
+    assert taking.taken == ["left"]
+    assert list(tmp_path.iterdir()) == []
+
+
+def test_what_is_for_another_destination_stays(tmp_path: Path, told: list[str]) -> None:
+    delivery = Delivery(ENGINE, tmp_path, 2**30, told.append)
+    delivery.keep(replace(named("spans"), destination="otlp"))
+    assert delivery.send_waiting(Taking().send, "collector") == []
+    assert delivery.waiting("otlp") == 1
+    delivery.close()
+
+
+def test_where_the_disk_refuses_it_waits_in_memory(tmp_path: Path, told: list[str]) -> None:
+    (tmp_path / ENGINE).write_text("a file where the folder should be")
+    delivery, taking = Delivery(ENGINE, tmp_path, 2**30, told.append), Taking()
+    delivery.keep(named("kept"))
+    assert delivery.in_memory
+    delivery.send_waiting(taking.send, "collector")
+    assert taking.taken == ["kept"]
+
+
+def test_only_the_folders_holder_may_use_it(tmp_path: Path) -> None:
+    with FolderStore(tmp_path / FOLDER).locked() as first, FolderStore(tmp_path / FOLDER).locked() as second:
+        assert (first, second) == (True, False)
+    with FolderStore(tmp_path / FOLDER).locked() as again:
+        assert again
+
+
+# -- with the real subprocess -----------------------------------------------------------------
+
+
+@pytest.fixture(autouse=True)
+def no_settings(monkeypatch: pytest.MonkeyPatch) -> None:
+    for name in list(os.environ):
+        if name.startswith(("VIME_OTEL_", "OTEL_EXPORTER_OTLP_")):
+            monkeypatch.delenv(name)
+
+
+@pytest.fixture
+def exporter() -> Iterator[Exporter]:
+    made = Exporter()
+    yield made
+    made.close()
+
+
+class StandInCollector:
+    """Counts what comes, each span and each step's totals once."""
+
+    def __init__(self) -> None:
+        self.span_ids: list[bytes] = []
+        self.events: list[str] = []
+        self.closings: list[dict[str, Any]] = []
+
+    async def logs(self, request: web.Request) -> web.StreamResponse:
+        for group in ExportLogsServiceRequest.FromString(await request.read()).resource_logs:
+            for record in group.scope_logs[0].log_records:
+                self.events.append(record.event_name)
+                if record.event_name == CLOSING_EVENT:
+                    self.closings.append(plain_value(record.body))
+        return web.Response()
+
+    async def traces(self, request: web.Request) -> web.StreamResponse:
+        for group in ExportTraceServiceRequest.FromString(await request.read()).resource_spans:
+            self.span_ids += [span.span_id for span in group.scope_spans[0].spans]
+        return web.Response()
+
+    @property
+    def routes(self) -> dict[str, Any]:
+        return {"POST /v1/logs": self.logs, "POST /v1/traces": self.traces}
+
+
+def files_below(folder: Path) -> list[Path]:
+    return list(folder.rglob("*.window"))
+
+
+def export_beside(exporter: Exporter, made: Window, destination: Destination) -> tuple[threading.Thread, list[Any]]:
+    """Export on a thread of its own; the list gets the answer."""
+    answers: list[Any] = []
+    thread = threading.Thread(target=lambda: answers.append(exporter.export(made, destination)))
+    thread.start()
+    return thread, answers
+
+
+def test_with_the_collector_away_an_engines_window_waits_on_disk_and_the_next_engine_sends_it(
+    exporter: Exporter, tmp_path: Path
+) -> None:
+    (port,) = free_ports(1)
+    url = f"http://127.0.0.1:{port}"
+    made = window(3, 20)
+    thread, answers = export_beside(exporter, made, Destination(ENGINE, str(tmp_path), url, TOKEN, patience=60))
+    (path,) = until(lambda: files_below(tmp_path))
+    assert path.parent == tmp_path / ENGINE / "outbox"
+    assert TOKEN.encode() not in path.read_bytes()
+    exporter.close()  # as the end of the engine's process does
+    thread.join()
+    assert "can't be reached" in answers[0]
+    assert f"waits in {path.parent} and goes when that ends" in answers[0]
+
+    collector, next_engine = StandInCollector(), Exporter()
+    with serving_in_thread(collector.routes) as (new_url,):
+        assert next_engine.export(None, Destination("f" * 16, str(tmp_path), new_url, TOKEN)) is None
+    assert collector.events == [STEP_EVENT] * 9 + [CLOSING_EVENT]
+    assert sorted(collector.span_ids) == every_span_id(made)
+    assert [closing["notes"] for closing in collector.closings] == [[]]
+    assert list(tmp_path.iterdir()) == []
+    next_engine.close()
+
+
+def test_a_collector_that_comes_back_soon_gets_it_and_the_engine_hears_of_no_error(
+    exporter: Exporter, tmp_path: Path
+) -> None:
+    made, collector = window(2, 5), StandInCollector()
+    away = [True]
+
+    async def maybe(request: web.Request) -> web.StreamResponse:
+        return web.Response(status=503) if away[0] else await collector.logs(request)
+
+    with serving_in_thread({"POST /v1/logs": maybe, "POST /v1/traces": collector.traces}) as (url,):
+        thread, answers = export_beside(exporter, made, Destination(ENGINE, str(tmp_path), url, patience=60))
+        until(lambda: files_below(tmp_path))
+        away[0] = False
+        thread.join()
+    assert answers == [None]
+    assert collector.events.count(CLOSING_EVENT) == 1
+    assert not files_below(tmp_path)
+
+
+def test_without_a_directory_it_waits_in_the_exporters_memory(exporter: Exporter, tmp_path: Path) -> None:
+    made, collector = window(2, 5), StandInCollector()
+    away = [True]
+    tries: list[str] = []
+
+    async def maybe(request: web.Request) -> web.StreamResponse:
+        tries.append(request.path)
+        return web.Response(status=401) if away[0] else await collector.logs(request)
+
+    with serving_in_thread({"POST /v1/logs": maybe, "POST /v1/traces": collector.traces}) as (url,):
+        thread, answers = export_beside(exporter, made, Destination(ENGINE, collector=url, patience=60))
+        until(lambda: tries)
+        away[0] = False
+        thread.join()
+    assert answers == [None]
+    assert collector.events.count(STEP_EVENT) == 6
+
+
+def test_spans_for_an_otlp_endpoint_that_is_away_wait_while_the_files_are_there(
+    exporter: Exporter, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
+) -> None:
+    (port,) = free_ports(1)
+    monkeypatch.setenv("OTEL_EXPORTER_OTLP_ENDPOINT", f"http://127.0.0.1:{port}")
+    monkeypatch.setenv("OTEL_EXPORTER_OTLP_TIMEOUT", "1")
+    (tmp_path / ".engines").mkdir()
+    (tmp_path / ".engines" / ENGINE).touch()
+    made = window(2, 5)
+    destination = Destination(ENGINE, str(tmp_path), directory=str(tmp_path), start="r" * 16)
+    assert exporter.export(made, destination) is None
+    assert (tmp_path / "recording.json").is_file()
+    assert len(files_below(tmp_path)) == 1
+    until(lambda: "waits in" in caplog.text)
+    with OtlpSink(port) as sink:
+        until(lambda: not files_below(tmp_path))
+        until(lambda: "was sent" in caplog.text)
+    assert sorted(span.span_id for _, span in sink.spans()) == every_span_id(made)
+
+
+def test_in_a_long_outage_no_window_makes_the_engine_wait_and_the_bound_holds(
+    exporter: Exporter, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
+) -> None:
+    monkeypatch.setenv(settings.OUTBOX_MIB.name, "1")
+    (port,) = free_ports(1)
+    destination = Destination(ENGINE, str(tmp_path), f"http://127.0.0.1:{port}")
+    made = [replace(w := window(12, 1000), command=replace(w.command, recording=name * 16)) for name in "ab"]
+    for each in made:
+        assert "waits in" in str(exporter.export(each, destination))
+    assert sum(path.stat().st_size for path in files_below(tmp_path)) < 2**20
+    until(lambda: "dropped for want of room" in caplog.text)
+    collector = StandInCollector()
+    with serving_in_thread(collector.routes) as (url,):
+        assert exporter.export(None, Destination(ENGINE, str(tmp_path), url)) is None
+        until(lambda: not files_below(tmp_path))
+    assert collector.events.count(STEP_EVENT) == 2 * 12 * 3
+    assert any("VIME_OTEL_OUTBOX_MIB" in note for closing in collector.closings for note in closing["notes"])
+    kept = sum(part["spans"] for closing in collector.closings for part in closing["parts"])
+    assert kept == len(set(collector.span_ids)) == len(collector.span_ids) < sum(len(every_span_id(w)) for w in made)
+
+
+# -- with the real collector ------------------------------------------------------------------
+
+
+def test_sampled_steps_of_an_outage_arrive_in_the_days_run_after_the_engines_restart(
+    exporter: Exporter, tmp_path: Path
+) -> None:
+    order = Command(rolling_id(datetime.now(timezone.utc).date()), 5, every=10, totals_only=True)
+    pieces = [replace(window(5, 20), command=order, first_index=first) for first in (0, 5)]
+    for piece in pieces:
+        piece.steps = [replace(step, index=step.index + piece.first_index) for step in piece.steps]
+    (port,) = free_ports(1)
+    away = Destination(ENGINE, str(tmp_path / "dir"), f"http://127.0.0.1:{port}")
+    for piece in pieces:
+        assert "waits in" in str(exporter.export(piece, away))
+    exporter.close()
+    next_engine = Exporter()
+    with running(config(tmp_path / "runs", serves=True)) as collector:
+        there = replace(away, engine="f" * 16, collector=collector.url)
+        # The exporter of the engine that is gone may take a moment to let go.
+        until(lambda: next_engine.export(None, there) or not files_below(tmp_path))
+        next_engine.close()
+    (run,) = list_runs(tmp_path / "runs")
+    assert run.steps == {"decode": 10}
+    sent = [part.totals for piece in pieces for step in assemble(piece) for part in step.parts]
+    expected, found = (sum_rank(totals, ENGINE, "0") for totals in (sent, run.recording().totals))
+    assert (found.inclusive_ns, found.calls) == (expected.inclusive_ns, expected.calls)
+
+
+@pytest.fixture
+def recorder(monkeypatch: pytest.MonkeyPatch) -> EngineRecorder:
+    monkeypatch.setattr("vime_otel.recorder.collector_door.RETRY_SECONDS", (0.05, 0.1))
+    return EngineRecorder(FakePort())
+
+
+def is_serving(url: str) -> bool:
+    try:
+        return requests.get(f"{url}/healthz", timeout=5).status_code == 200
+    except requests.ConnectionError:
+        return False
+
+
+def test_a_recording_whose_collector_was_killed_is_whole_once_one_is_back(
+    recorder: EngineRecorder, tmp_path: Path
+) -> None:
+    (port,) = free_ports(1)
+    url = f"http://127.0.0.1:{port}"
+    command = [sys.executable, "-m", "vime_otel", "serve", "--http", f"127.0.0.1:{port}", "--grpc", "127.0.0.1:0"]
+    door = CollectorDoor(recorder, url, "")
+    with subprocess.Popen([*command, "--out", str(tmp_path)], stdout=subprocess.DEVNULL) as killed:
+        try:
+            door.start()
+            until(lambda: is_serving(url) and ControlClient(url).recorders())
+            recording = ControlClient(url).start(steps=3, timeout_seconds=60)
+            until(lambda: recorder.status.phase == "armed")
+        finally:
+            killed.kill()
+    for number in range(3):
+        make_step(recorder, at=1000 + number * 10)
+    until(lambda: recorder.status.phase == "exporting")
+    with running(config(tmp_path, http_port=port)) as collector:
+        result = ControlClient(collector.url).finish(recording)
+    door.close()
+    door.join()
+    assert (result["complete"], result["reasons"]) == (True, [])
+    assert result["steps"] == {"decode": 3}
+
+
+def test_a_file_of_version_one_is_read() -> None:
+    parcel = unpack((Path(__file__).parents[1] / "data" / "outbox-v1.window").read_bytes())
+    assert (parcel.destination, parcel.taken, parcel.window.id_seed) == ("collector", 2, bytes(range(16)))
+    assert parcel.window.events == {("sleep", 1): 2}
+    (first, second) = assemble(parcel.window)
+    assert (first.row.kind, second.row.index, len(first.rank_parts)) == ("decode", 1, 2)
+    assert first.rank_parts[0].spans[0].name == "execute_model"
+
+
+def test_the_collector_hears_of_an_engine_that_is_gone_while_its_window_is_sent(tmp_path: Path) -> None:
+    made = window(3, 5)
+    with running(config(tmp_path, token=TOKEN)) as collector:
+        control = ControlClient(collector.url, TOKEN)
+        with StandIn(made, collector.url, TOKEN):
+            (found,) = until(control.recorders)
+        assert (found["engine"], found["phase"], found["api_ports"]) == (ENGINE, "exporting", [])
+    with StandIn(made, f"http://127.0.0.1:{free_ports(1)[0]}", TOKEN):
+        pass
