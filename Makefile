@@ -4,7 +4,7 @@ BIN := .venv/bin
 STAMP := .venv/.installed
 
 .DEFAULT_GOAL := help
-.PHONY: help install demo test test-long test-release lint bench bench-engine bench-sampling contract
+.PHONY: help install demo test test-long test-release lint bench bench-analyze bench-collector bench-engine bench-sampling bench-viewer contract
 
 help:  ## show this list
 	@awk -F ':.*## ' '/^[a-z-]+:.*## / {printf "  make %-14s %s\n", $$1, $$2}' $(MAKEFILE_LIST)
@@ -46,8 +46,17 @@ bench: $(STAMP)  ## what a recorded span costs
 bench-engine: $(STAMP)  ## what recording costs the steps of a real engine, beside the torch profiler
 	$(BIN)/python benchmarks/engine.py
 
+bench-collector: $(STAMP)  ## spans per CPU-second, beside rotel (VIME_OTEL_BENCH_ROTEL=DIR, an environment that has it); 10 million spans
+	$(BIN)/python benchmarks/collector.py
+
+bench-viewer: $(STAMP)  ## how soon the viewer shows 100,000 stacks, beside speedscope
+	$(BIN)/python benchmarks/viewer.py
+
 bench-sampling: $(STAMP)  ## one step in 100 for ten minutes: its cost, its memory, its picture
 	$(BIN)/python benchmarks/sampling.py
+
+bench-analyze: $(STAMP)  ## a torch trace of 1 GB: time and memory, beside json.load (HTA=PYTHON for HolisticTraceAnalysis)
+	$(BIN)/python benchmarks/analyze.py $(if $(HTA),--hta $(HTA))
 
 contract: $(STAMP)  ## check every hook against vLLM's releases, write docs/vllm-versions.md
 	PYTHONPATH=deploy $(BIN)/python -m contract

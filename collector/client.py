@@ -3,13 +3,14 @@
 from __future__ import annotations
 
 import asyncio
+import ssl
 from types import TracebackType
 from typing import Any
 
 import aiohttp
 import orjson
 
-from vime_otel.data import settings
+from vime_otel.data import settings, tls
 from vime_otel.data.errors import VimeOtelError
 
 from .addresses import host_and_port, server_url, shown
@@ -35,13 +36,15 @@ def listening_option(url: str) -> str:
 class Client:
     """Talks to a collector; to be used with `async with`. Every failure is a VimeOtelError."""
 
-    def __init__(self, url: str, token: str) -> None:
+    def __init__(self, url: str, token: str, context: ssl.SSLContext | None = None) -> None:
+        """`context` says which certificates are trusted; by default those of `data.tls`."""
+        self._context = context
         self._url = server_url(url)
         self._shown = shown(self._url)
         self._headers = {"Authorization": f"Bearer {token}"} if token else {}
 
     async def __aenter__(self) -> Client:
-        self._session = new_session(_TIMEOUT_S)
+        self._session = new_session(_TIMEOUT_S, self._context)
         return self
 
     async def __aexit__(
@@ -77,6 +80,10 @@ class Client:
                 method, f"{self._url}{PREFIX}{path}", data=body, headers=headers
             ) as response:
                 status, content = response.status, await response.read()
+        except aiohttp.ClientSSLError as error:
+            if tls.is_untrusted(error):
+                raise VimeOtelError(tls.untrusted(self._shown)) from error
+            raise VimeOtelError(f"{self._shown} speaks no TLS; is it http://?") from error
         except (aiohttp.ClientError, asyncio.TimeoutError, OSError, ValueError) as error:
             raise NoCollector(
                 f"no collector answers at {self._shown} ({why(error)});"

@@ -2,67 +2,120 @@
 
 from __future__ import annotations
 
-import contextlib
-from collections.abc import Callable, Collection
+import asyncio
+import logging
+from collections import Counter
+from collections.abc import Awaitable, Callable, Collection
 from dataclasses import dataclass
-from pathlib import Path
 from typing import Any, Protocol
 
-from vime_otel.data.journal import JournalWriter
+from google.protobuf.message import DecodeError
+
 from vime_otel.data.otlp import INSTANCE_ID
 
-from .signals import Signal, recording_of, text_attribute
+from .commits import GroupCommit
+from .counts import Counts
+from .faults import log_fault
+from .request_journal import RequestJournal
+from .signals import METRICS, TRACES, Signal, data_points, recording_of, text_attribute
 from .sums import Sums
+from .tally import MALFORMED, NO_RECORDING, NOT_KEPT, TOO_MANY_SERVICES, Tally
+
+_log = logging.getLogger(__name__)
+
+_NAMES_SHOWN = 3
+
+
+class Malformed(ValueError):
+    """The bytes are no OTLP request."""
+
+
+class Stopping(Exception):
+    """The collector takes no more; another one may, soon."""
+
+
+@dataclass(frozen=True)
+class Part:
+    """What a request has for one taker: protobuf, as a message and as bytes."""
+
+    signal: Signal
+    request: Any
+    payload: bytes
+
+    @property
+    def items(self) -> int:
+        """How many spans or log records it has."""
+        return sum(map(self.signal.count, self.signal.resources(self.request)))
 
 
 class Taker(Protocol):
-    """A recording that takes data; `append` and `add` raise OSError where the disk refuses."""
+    """Takes data. What `take` gives is done when the data is on the disk and summed; OSError where the disk refuses."""
 
     def admits(self, engine: str) -> bool: ...
-    def append(self, signal: Signal, payload: bytes) -> None: ...
-    def add(self, signal: Signal, request: Any) -> int: ...
+    def take(self, part: Part) -> Awaitable[Tally]: ...
 
 
-class OpenRecording:
+class JournaledTaker:
+    """Journals each part and then sums it, even when whoever sent it is gone meanwhile."""
+
+    def __init__(self, journal: RequestJournal) -> None:
+        self.journal = journal
+
+    def take(self, part: Part) -> Awaitable[Tally]:
+        """Journal, sum, tell what became of the items."""
+        done: asyncio.Future[Tally] = asyncio.get_running_loop().create_future()
+
+        def told(error: OSError | None, again: bool) -> None:
+            result: Tally | Exception
+            try:
+                result = error or (self.sum_again(part) if again else self.sum(part))
+            except Exception as fault:  # noqa: BLE001 - one request must not end the commits of all
+                log_fault(_log, f"summing a request of {self.journal.path.parent.name}", fault)
+                result = fault
+            if done.done():  # nobody waits for it any more
+                return
+            if isinstance(result, Exception):
+                done.set_exception(result)
+            else:
+                done.set_result(result)
+
+        self.journal.put(part.signal.number, part.payload, told)
+        return done
+
+    def sum(self, part: Part) -> Tally:
+        """Sum a part that is in the journal now."""
+        raise NotImplementedError
+
+    def sum_again(self, part: Part) -> Tally:
+        """Note a part that was there before."""
+        raise NotImplementedError
+
+
+class OpenRecording(JournaledTaker):
     """A recording that takes data: its sums, and its journal, made with the first request."""
 
-    def __init__(self, sums: Sums, journal_path: Path, engines: Collection[str], on_news: Callable[[], None]) -> None:
+    def __init__(
+        self, sums: Sums, journal: RequestJournal, engines: Collection[str], on_news: Callable[[], None]
+    ) -> None:
         """`on_news` is called after every request that was summed."""
+        super().__init__(journal)
         self.sums = sums
         self.on_news = on_news
         self.engines = frozenset(engines)
-        self._journal_path = journal_path
-        self._journal: JournalWriter | None = None
 
     def admits(self, engine: str) -> bool:
         """Whether the engine is one of those that were told to record."""
         return engine in self.engines
 
-    def add(self, signal: Signal, request: Any) -> int:
-        """Sum a request that was appended; returns how many items were malformed."""
-        malformed = self.sums.add(signal, request)
+    def sum(self, part: Part) -> Tally:
+        """Add it to the sums."""
+        tally = self.sums.add(part.signal, part.request, part.payload)
         self.on_news()
-        return malformed
+        return tally
 
-    def append(self, signal: Signal, payload: bytes) -> None:
-        """Write a request into the journal. Raises OSError."""
-        if self._journal is None:
-            self._journal_path.parent.mkdir(parents=True, exist_ok=True)
-            self._journal = JournalWriter(self._journal_path)
-        self._journal.append(signal.number, payload)
-
-    def close(self) -> None:
-        """Bring the journal to the disk. Raises OSError."""
-        if self._journal is not None:
-            journal, self._journal = self._journal, None
-            journal.close()
-
-    def discard(self) -> None:
-        """Take the journal away again, and its folder where nothing else is in it."""
-        with contextlib.suppress(OSError):
-            self.close()
-            self._journal_path.unlink()
-            self._journal_path.parent.rmdir()
+    def sum_again(self, part: Part) -> Tally:
+        """Count its items as duplicates."""
+        return self.sums.add_duplicate(part.signal, part.items)
 
 
 @dataclass(frozen=True)
@@ -74,11 +127,25 @@ class Outcome:
 
 
 class Intake:
-    """Takes decoded requests for the recordings that are open, and for those that `find` knows by their id."""
+    """Takes requests for the recordings that are open, and for what `find` and `foreign` know.
 
-    def __init__(self, find: Callable[[str], Taker | None] = lambda recording_id: None) -> None:
+    `find` gives the taker of a recording's id that none of the open ones has; `foreign` that of spans that name no
+    recording, by their resource. Both give None where there is none, and may raise OSError.
+    """
+
+    def __init__(
+        self,
+        counts: Counts,
+        commits: GroupCommit,
+        find: Callable[[str], Taker | None] = lambda recording_id: None,
+        foreign: Callable[[Any], Taker | None] | None = None,
+    ) -> None:
+        self.counts = counts
+        self.commits = commits
         self._open: dict[str, OpenRecording] = {}
         self._find = find
+        self._foreign = foreign
+        self._stopping = False
 
     def open(self, recording: OpenRecording) -> None:
         """Begin to take data of a recording."""
@@ -88,50 +155,105 @@ class Intake:
         """Take no more data of a recording; its journal is left to the caller."""
         self._open.pop(recording_id, None)
 
-    def take(self, signal: Signal, request: Any, payload: bytes | None) -> Outcome:
-        """Journal and sum a request; `payload` is its protobuf form, or None where it came as JSON.
+    def stop(self) -> None:
+        """Refuse from now on, so that clients come again when there is a collector again."""
+        self._stopping = True
 
-        Raises OSError when the disk refuses; then nothing was counted and the client may retry.
+    async def take(self, signal: Signal, payload: bytes, transport: str) -> Outcome:
+        """Journal and sum a request, `payload` its protobuf form, that came over a transport of `counts`.
+
+        Raises Malformed for what is no request; Stopping or OSError where the client may retry.
         """
-        resources = signal.resources(request)
-        routes = [self._route(resource) for resource in resources]
-        parts: list[tuple[Taker, Any]] = []
-        for recording in dict.fromkeys(route for route in routes if route is not None):
-            if all(route is recording for route in routes):
-                part, content = request, payload
-            else:
-                part, content = signal.request_type(), None
-                signal.resources(part).extend(
-                    resource for resource, route in zip(resources, routes, strict=True) if route is recording
-                )
-            recording.append(signal, part.SerializeToString() if content is None else content)
-            parts.append((recording, part))
-        malformed = 0
-        for recording, part in parts:
-            malformed += recording.add(signal, part)
-        strays = [resource for resource, route in zip(resources, routes, strict=True) if route is None]
-        return _outcome(signal, strays, malformed)
+        if self._stopping:
+            raise Stopping("the collector is being stopped")
+        try:
+            request = signal.request_type.FromString(payload)
+        except DecodeError as error:
+            raise Malformed(f"the message is not an OTLP request: {error}") from error
+        if signal is METRICS:
+            return Outcome(data_points(request), "this collector takes spans and log records, no metrics")
+        parts, strays = self._route(signal, request, payload)
+        total = Tally()
+        # One after the other: a request with parts for several takers is rare.
+        for taker, part in parts:
+            total.add(await self._counted(taker, part, transport))
+        if strays:
+            total.add(self._count_strays(signal, strays, transport))
+        self.counts.requests[signal.key, transport] += 1
+        self.counts.received_bytes[signal.key, transport] += len(payload)
+        return _outcome(signal, strays, total)
 
-    def _route(self, resource: Any) -> Taker | None:
+    async def _counted(self, taker: Taker, part: Part, transport: str) -> Tally:
+        taking = asyncio.ensure_future(taker.take(part))
+
+        def count(done: asyncio.Future[Tally]) -> None:
+            if not done.cancelled() and done.exception() is None:
+                self._count(part.signal, transport, done.result())
+
+        taking.add_done_callback(count)
+        # A client that goes away meanwhile changes nothing: what is in the journal counts.
+        return await asyncio.shield(taking)
+
+    def _count(self, signal: Signal, transport: str, tally: Tally) -> None:
+        counts = self.counts
+        counts.accepted[signal.key, transport] += tally.accepted
+        counts.kept[signal.key] += tally.kept
+        counts.duplicate[signal.key] += tally.duplicate
+        for reason, number in tally.dropped.items():
+            counts.dropped[signal.key, reason] += number
+
+    def _count_strays(self, signal: Signal, strays: list[Any], transport: str) -> Tally:
+        dropped: Counter[str] = Counter()
+        for resource in strays:
+            foreign = signal is TRACES and self._foreign is not None and not recording_of(resource)
+            dropped[TOO_MANY_SERVICES if foreign else NO_RECORDING] += signal.count(resource)
+        tally = Tally(dropped=dropped)
+        self._count(signal, transport, tally)
+        return tally
+
+    def _route(self, signal: Signal, request: Any, payload: bytes) -> tuple[list[tuple[Taker, Part]], list[Any]]:
+        """The parts of a request with their takers, and the resources that nobody takes."""
+        resources = signal.resources(request)
+        takers = [self._taker(signal, resource) for resource in resources]
+        parts = []
+        for taker in dict.fromkeys(each for each in takers if each is not None):
+            if all(each is taker for each in takers):
+                parts.append((taker, Part(signal, request, payload)))
+                continue
+            own = signal.request_type()
+            signal.resources(own).extend(
+                resource for resource, each in zip(resources, takers, strict=True) if each is taker
+            )
+            parts.append((taker, Part(signal, own, own.SerializeToString())))
+        strays = [resource for resource, taker in zip(resources, takers, strict=True) if taker is None]
+        return parts, strays
+
+    def _taker(self, signal: Signal, resource: Any) -> Taker | None:
         recording_id = recording_of(resource)
-        recording = self._open.get(recording_id) or self._find(recording_id)
-        return recording if recording is not None and recording.admits(_engine_of(resource)) else None
+        if not recording_id:
+            return self._foreign(resource) if self._foreign is not None and signal is TRACES else None
+        taker = self._open.get(recording_id) or self._find(recording_id)
+        return taker if taker is not None and taker.admits(_engine_of(resource)) else None
 
 
 def _engine_of(resource: Any) -> str:
     return text_attribute(resource.resource.attributes, INSTANCE_ID)
 
 
-def _outcome(signal: Signal, strays: list[Any], malformed: int) -> Outcome:
-    stray = sum(signal.count(resource) for resource in strays)
+def _outcome(signal: Signal, strays: list[Any], total: Tally) -> Outcome:
     texts = []
-    if stray:
+    dropped = total.dropped
+    if dropped[NO_RECORDING]:
         names = sorted({_stray_name(resource) for resource in strays})
-        shown = ", ".join(names[:3]) + (", …" if len(names) > 3 else "")
-        texts.append(f"{stray} {signal.name} belong to no recording that is open here ({shown})")
-    if malformed:
-        texts.append(f"{malformed} {signal.name} are malformed")
-    return Outcome(stray + malformed, "; ".join(texts))
+        shown = ", ".join(names[:_NAMES_SHOWN]) + (", …" if len(names) > _NAMES_SHOWN else "")
+        texts.append(f"{dropped[NO_RECORDING]} {signal.name} belong to no recording that is open here ({shown})")
+    if dropped[TOO_MANY_SERVICES]:
+        texts.append(f"{dropped[TOO_MANY_SERVICES]} {signal.name} are of one service too many for a day")
+    if dropped[MALFORMED]:
+        texts.append(f"{dropped[MALFORMED]} {signal.name} are malformed")
+    if dropped[NOT_KEPT]:
+        texts.append(f"{dropped[NOT_KEPT]} {signal.name} are of no kind that is kept there")
+    return Outcome(dropped.total(), "; ".join(texts))
 
 
 def _stray_name(resource: Any) -> str:

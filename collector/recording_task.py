@@ -5,6 +5,7 @@ from __future__ import annotations
 import asyncio
 import contextlib
 import logging
+import math
 import os
 import time
 from collections.abc import Awaitable, Callable, Mapping
@@ -21,16 +22,18 @@ from . import report
 from .engine_part import EnginePart
 from .engine_traffic import EngineTraffic
 from .faults import log_fault
-from .intake import Intake, OpenRecording
+from .intake import Intake
 from .lockstep import LockstepGroup, PartialGroup, groups_of
 from .matching import no_recorder
 from .messages import Poll, RecordingRequest
+from .open_run import ArmedEngine, Marker, OpenRun
 from .patience import Patience
 from .recorders import Command, Recorders
 from .refused import addresses_in, why_refused
 from .router import Worker
-from .selection import Selection, select
-from .sums import Sums
+from .run_folder import RunFolder
+from .selection import Selection, Unmatched, select
+from .span_check import Checked
 
 _log = logging.getLogger(__name__)
 
@@ -50,6 +53,10 @@ class Surroundings:
     """Which engines are taken by others than the recording of this id, and by which recording."""
     busy: Callable[[], Mapping[str, str]]
     """Which engines are still at work on recordings that do not run here, and on which, for people."""
+    trace_link: str | None
+    """Where steps can be seen as traces; `{trace_id}` stands for the step's."""
+    opened: Callable[[Path], None]
+    """Called with the folder of a recording that begins, before anything comes."""
 
 
 class _NoRun(Exception):
@@ -59,8 +66,15 @@ class _NoRun(Exception):
 class RecordingTask:
     """One recording; `run()` lives it to its end and never raises."""
 
-    def __init__(self, surroundings: Surroundings, request: RecordingRequest, workers: list[Worker]) -> None:
-        self.id = os.urandom(8).hex()
+    def __init__(
+        self,
+        surroundings: Surroundings,
+        request: RecordingRequest,
+        workers: list[Worker],
+        recording_id: str | None = None,
+        created: datetime | None = None,
+    ) -> None:
+        self.id = recording_id or os.urandom(8).hex()
         self.request = request
         self.state = "waiting"
         self.message = ""
@@ -72,15 +86,37 @@ class RecordingTask:
         self.parts: dict[str, EnginePart] = {}
         self.workers = workers
         self._groups: list[LockstepGroup] = []
-        self._refused: list[PartialGroup] = []
         self._around = surroundings
         self._traffic = EngineTraffic(request)
-        self._open: OpenRecording | None = None
+        self._resumed_at: float | None = None
+        self._until = math.inf
+        """When the engines' time is over, on the monotonic clock."""
+        self._reasons: list[str] = []
+        self._notes: list[str] = []
         self._stopped: str | None = None
-        self._created = datetime.now(timezone.utc)
+        self._created = created or datetime.now(timezone.utc)
         self._last_news = time.monotonic()
-        self._sums = Sums(self.id)
-        self._directory = surroundings.runs_root / rundir.new_run_name(self.id, request.label, self._created)
+        name = rundir.new_run_name(self.id, request.label, self._created)
+        self._folder = RunFolder(surroundings.runs_root / name, self.id, surroundings.intake, self._news)
+
+    @classmethod
+    def resume(cls, surroundings: Surroundings, marker: Marker, opened: OpenRun) -> RecordingTask:
+        """One that another collector began and did not end. Raises VimeOtelError, OSError for an unreadable journal."""
+        task = cls(surroundings, opened.request, [], opened.id, opened.created)
+        task._folder = RunFolder(marker.path.parent, task.id, surroundings.intake, task._news)
+        task._resumed_at = time.monotonic()
+        task._until = task._resumed_at + opened.until_unix - time.time()
+        task._reasons = list(opened.reasons)
+        task.selection = Selection(unmatched=tuple(Unmatched(url, why, False) for url, why in opened.unmatched))
+        task.parts = {
+            each.introduction.engine: EnginePart(
+                each.introduction, each.url, opened.request.steps, each.arm_id, phase="recording"
+            )
+            for each in opened.engines
+        }
+        task._notes = [*opened.notes, *task._folder.go_on(marker, opened)]
+        task.state, task.message = "recording", "the collector was started again"
+        return task
 
     @property
     def over(self) -> bool:
@@ -115,34 +151,41 @@ class RecordingTask:
     def heard(self, poll: Poll) -> None:
         """Take what a recorder tells of itself."""
         part = self.parts.get(poll.recorder.engine)
-        if part is not None and part.update(self.id, poll.status, poll.seen):
+        if part is None:
+            return
+        if self._resumed_at is not None and not part.over and poll.status.recording != self.id:
+            part.phase, part.reason = "failed", "it had nothing of this recording when the collector was started again"
+            self._news()
+        elif part.update(self.id, poll.status, poll.seen):
             self._news()
 
     async def run(self) -> None:
         """Live it to the end."""
         try:
-            await self._wait_for_recorders()
-            if self.request.force_eager:
-                self._refuse_partial_groups()
-            self._arm()
-            await self._follow()
-            await self._gather()
+            if self._resumed_at is None:
+                await self._wait_for_recorders()
+                if self.request.force_eager:
+                    self._refuse_partial_groups()
+                self._arm()
+            telling = asyncio.ensure_future(self._folder.keep_telling(self.as_dict))
+            try:
+                await self._follow()
+                await self._gather()
+            finally:
+                telling.cancel()
+                await asyncio.wait([telling])
             await self._write()
         except (_NoRun, VimeOtelError) as error:
             self._fail(str(error))
         except OSError as error:
-            self._fail(f"the run can't be written to {self._directory}: {error.strerror or error}")
+            self._fail(f"the run can't be written to {self._folder.directory}: {error.strerror or error}")
         except Exception as error:  # noqa: BLE001 - a recording that fails must not end the others
             log_fault(_log, f"recording {self.id}", error)
             self._fail(f"a fault of the collector: {type(error).__name__}: {error}")
         finally:
             await self._traffic.stop()
             self._cancel_engines()
-            self._around.intake.close(self.id)
-            if self._open:
-                with contextlib.suppress(OSError):
-                    self._open.close()
-            self._sums = Sums(self.id)  # a serving collector lives long; what was summed is on the disk
+            await self._folder.let_go()
 
     async def look(self, claimed: Mapping[str, str] | None = None) -> Selection:
         """Match workers and recorders as things stand; `claimed` are the engines that others have."""
@@ -181,12 +224,13 @@ class RecordingTask:
 
     def _refuse_partial_groups(self) -> None:
         """Leave those engines out whose lockstep group would run eagerly in part only."""
-        self._refused = list(self.selection.partial)
-        engines = {engine for group in self._refused for engine in group.engines}
+        refused = list(self.selection.partial)
+        self._reasons += map(_refusal, refused)
+        engines = {engine for group in refused for engine in group.engines}
         chosen = tuple(each for each in self.selection.chosen if each.introduction not in engines)
         self.selection = replace(self.selection, chosen=chosen, partial=())
         if not chosen:
-            raise _NoRun("; ".join(map(_refusal, self._refused)))
+            raise _NoRun("; ".join(self._reasons))
 
     def _settled(self) -> bool:
         """Whether no new recorder came lately."""
@@ -211,8 +255,11 @@ class RecordingTask:
             for each in self.selection.chosen
         }
         self._groups = groups_of(list(self.parts.values()))
-        self._open = OpenRecording(self._sums, self._directory / rundir.JOURNAL_FILE, self.parts, self._news)
-        self._around.intake.open(self._open)
+        for group in self.selection.partial:
+            (self._reasons if group.silent else self._notes).append(f"{group.labels}: {group.explanation}")
+        self._until = time.monotonic() + self.request.timeout_seconds
+        self._folder.begin(self._as_open_run())
+        self._around.opened(self._folder.directory)
         for part in self.parts.values():
             body = {
                 "id": part.arm_id,
@@ -231,14 +278,17 @@ class RecordingTask:
 
     async def _follow(self) -> None:
         """Until no engine has steps to make, or those that have are disarmed."""
-        deadline = time.monotonic() + self.request.timeout_seconds
         while waiting := [part for part in self.parts.values() if part.in_window and not self._gone(part)]:
             self._lead_groups()
-            if all(part.phase != "idle" for part in waiting) and all(group.ready for group in self._groups):
+            if (
+                self._resumed_at is None
+                and all(part.phase != "idle" for part in waiting)
+                and all(group.ready for group in self._groups)
+            ):
                 self._traffic.start(part.url for part in waiting)
             if self._stopped:
                 break
-            if time.monotonic() > deadline:
+            if time.monotonic() > self._until:
                 for part in waiting:
                     if not part.cancelled:
                         part.problems.append(self._timed_out(part))
@@ -274,7 +324,7 @@ class RecordingTask:
             here = [part for part in self.parts.values() if not self._gone(part)]
             if all(part.over for part in here):
                 limit = patience.late
-                if not any(part.phase != "refused" and self._sums.missing(part.engine) for part in here):
+                if not any(part.phase != "refused" and self._folder.sums.missing(part.engine) for part in here):
                     break
             elif any(part.phase == "exporting" for part in here) and not self._stopped:
                 limit = patience.exporting
@@ -291,38 +341,48 @@ class RecordingTask:
                 part.problems.append(f"it is still {part.phase} ({part.made}), and nothing came for {limit:g} s")
 
     async def _write(self) -> None:
-        self._around.intake.close(self.id)
-        general = [self._stopped] if self._stopped else []
-        general += map(_refusal, self._refused)
-        general += [f"{each.labels}: {each.explanation}" for each in self.selection.partial if each.silent]
-        reasons = report.reasons(self._sums, list(self.parts.values()), self.selection.unmatched, general)
+        checked, sums, parts = await self._folder.close(), self._folder.sums, list(self.parts.values())
+        general = [*([self._stopped] if self._stopped else []), *self._reasons]
+        reasons = report.reasons(sums, checked, parts, self.selection.unmatched, general)
         if reasons:
             reasons += self._traffic.failures
-        if self._sums.empty:
-            if self._open:
-                self._open.discard()
+        if sums.empty:
+            self._folder.discard()
             raise _NoRun("; ".join(reasons) or "no engine sent anything")
-        self.steps = await asyncio.to_thread(self._write_files, reasons)
-        self.run_path, self.complete, self.reasons = self._directory, not reasons, reasons
+        self.steps = await asyncio.to_thread(self._write_files, checked, reasons)
+        self.run_path, self.complete, self.reasons = self._folder.directory, not reasons, reasons
         self.state, self.message = "done", "the run is written"
 
-    def _write_files(self, reasons: list[str]) -> dict[str, int]:
+    def _write_files(self, checked: Checked, reasons: list[str]) -> dict[str, int]:
         """Write the run; returns its steps by kind."""
         recording = report.make_recording(
             self.id,
             self.request,
             self._created,
             self._around.version,
-            self._sums,
+            self._folder.sums,
+            checked,
             list(self.parts.values()),
             self.selection.unmatched,
             reasons,
-            [f"{each.labels}: {each.explanation}" for each in self.selection.partial if not each.silent],
+            self._notes,
         )
-        if self._open:
-            self._open.close()
-        rundir.write_run(self._directory, recording)
+        if self._around.trace_link:
+            recording.header["trace_link"] = self._around.trace_link
+        self._folder.write(recording)
         return recording.steps()
+
+    def _as_open_run(self) -> OpenRun:
+        return OpenRun(
+            self.id,
+            self._created,
+            time.time() + self.request.timeout_seconds,
+            self.request,
+            tuple(ArmedEngine(part.introduction, part.url, part.arm_id) for part in self.parts.values()),
+            tuple((each.url, each.reason) for each in self.selection.unmatched),
+            tuple(self._reasons),
+            tuple(self._notes),
+        )
 
     def _fail(self, message: str) -> None:
         self.state, self.message, self.complete = "failed", message, False
@@ -331,7 +391,10 @@ class RecordingTask:
         self._last_news = time.monotonic()
 
     def _gone(self, part: EnginePart) -> bool:
-        return not part.over and self._around.recorders.silent_seconds(part.engine) > self._around.patience.silent
+        silent = self._around.recorders.silent_seconds(part.engine)
+        if self._resumed_at is not None and not self._stopped:  # it looks for us every 2-3 s
+            silent = min(silent, time.monotonic() - self._resumed_at)
+        return not part.over and silent > self._around.patience.silent
 
     def _timed_out(self, part: EnginePart) -> str:
         within = f"within {self.request.timeout_seconds:g} s"

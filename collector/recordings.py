@@ -3,21 +3,29 @@
 from __future__ import annotations
 
 import asyncio
+import logging
 import os
+from collections import Counter
 from collections.abc import Callable
 from pathlib import Path
 
 from vime_otel.data import settings
 from vime_otel.data.errors import VimeOtelError
 
+from .commits import GroupCommit
+from .counts import Counts
+from .foreign_runs import ForeignRuns
 from .http_client import new_session
 from .intake import Intake
 from .messages import Poll, RecordingRequest
+from .open_run import left_behind
 from .patience import Patience
 from .recorders import Command, Recorders
 from .recording_task import RecordingTask, Surroundings
 from .rolling import RollingRecordings
 from .router import Worker, find_workers
+
+_log = logging.getLogger(__name__)
 
 
 class Conflict(VimeOtelError):
@@ -38,15 +46,28 @@ class Recordings:
         patience: Patience,
         collector_url: Callable[[], str],
         asks_for_token: bool = False,
-        samples: bool = False,
+        serves: bool = False,
+        trace_link: str | None = None,
+        opened: Callable[[Path], None] = lambda run: None,
     ) -> None:
-        """`samples`: take what engines sample into rolling recordings."""
+        """`serves`: take what engines sample, and spans of other services, into runs of the day.
+
+        `trace_link` goes into every run. `opened` is called with the folder of each one before anything comes.
+        """
+        self.counts = Counts()
         self.recorders = Recorders(self._heard, patience.forget)
-        self.rolling = RollingRecordings(runs_root, version, patience.rolling) if samples else None
-        self.intake = Intake(self.rolling.find) if self.rolling else Intake()
+        self.rolling = RollingRecordings(runs_root, version, patience.rolling) if serves else None
+        self._commits = GroupCommit(self.counts)
+        self._foreign = ForeignRuns(runs_root, version, self._commits, self.counts, opened) if serves else None
+        self.intake = Intake(
+            self.counts,
+            self._commits,
+            self.rolling.find if self.rolling else lambda _: None,
+            self._foreign.find if self._foreign else None,
+        )
         self._recordings: dict[str, RecordingTask] = {}
-        self._tasks: set[asyncio.Task[None]] = set()
-        self._writer: asyncio.Task[None] | None = None
+        self._running: dict[RecordingTask, asyncio.Task[None]] = {}
+        self._writers: list[asyncio.Task[None]] = []
         self._stopping = False
         self._asks_for_token = asks_for_token
         self._told_to_stop: dict[str, str] = {}
@@ -61,6 +82,8 @@ class Recordings:
             _list_workers,
             self._claimed,
             self._busy,
+            trace_link,
+            opened,
         )
 
     async def start(self, request: RecordingRequest) -> RecordingTask:
@@ -78,16 +101,30 @@ class Recordings:
                     f"recording {other} runs on {each.introduction.label}; wait for its end, or end it:"
                     f" {self._end_command(other)}"
                 )
-        self._recordings[recording.id] = recording
-        task = asyncio.ensure_future(recording.run())
-        self._tasks.add(task)
-        task.add_done_callback(self._tasks.discard)
+        self._run(recording)
         return recording
 
-    def start_rolling(self) -> None:
-        """Keep the rolling recordings' files up to date from now on."""
+    def begin(self) -> None:
+        """Begin: go on with the recordings that a collector left open when it ended abruptly, and the day's runs."""
+        self._commits.start()
+        for marker, opened in left_behind(self._surroundings.runs_root):
+            try:
+                self._run(RecordingTask.resume(self._surroundings, marker, opened))
+            except (VimeOtelError, OSError) as error:
+                _log.warning("recording %s can't be gone on with: %s", opened.id, error)
+                marker.let_go()
+        if self._foreign is not None:
+            self._foreign.resume()
+            self._writers.append(asyncio.ensure_future(self._foreign.keep_writing(self._surroundings.patience.rolling)))
         if self.rolling is not None:
-            self._writer = asyncio.ensure_future(self.rolling.keep_writing())
+            self._writers.append(asyncio.ensure_future(self.rolling.keep_writing()))
+
+    def update_counts(self) -> None:
+        """Count what nobody counts while it changes: recordings by state, recorders, open polls."""
+        recorders = self.recorders.alive()
+        self.counts.recorders_connected = len(recorders)
+        self.counts.polls_waiting = sum(each.open_polls for each in recorders)
+        self.counts.recordings = Counter(each.state for each in self._recordings.values())
 
     def get(self, recording_id: str) -> RecordingTask:
         """The recording with this id; raises Unknown."""
@@ -99,21 +136,40 @@ class Recordings:
     async def stop(self) -> None:
         """Disarm everywhere, write what there is, end every poll."""
         self._stopping = True
-        for recording in self._recordings.values():
+        for recording in self._running:
             recording.stop("the collector was stopped")
-        if self._tasks:
-            await asyncio.wait(self._tasks)
-        if self._writer is not None:
-            self._writer.cancel()
-            await asyncio.wait([self._writer])
+        if self._running:
+            await asyncio.wait(self._running.values())
+        self.intake.stop()
+        for writer in self._writers:
+            writer.cancel()
+        await asyncio.gather(*self._writers, return_exceptions=True)
+        self._writers.clear()
+        if self._foreign is not None:
+            await self._foreign.stop()
         if self.rolling is not None:
             self.rolling.stop()
+        await self._commits.close()
         self.recorders.close()
 
+    def _run(self, recording: RecordingTask) -> None:
+        self._recordings[recording.id] = recording
+        task = asyncio.ensure_future(recording.run())
+        self._running[recording] = task
+        task.add_done_callback(lambda _: self._running.pop(recording))
+
+    def refresh_counts(self) -> None:
+        """Bring those counts up to date that are only looked at."""
+        self.counts.recordings = Counter(recording.state for recording in self._recordings.values())
+        alive = self.recorders.alive()
+        self.counts.recorders_connected = len(alive)
+        self.counts.polls_waiting = sum(recorder.open_polls for recorder in alive)
+        if self._foreign is not None:
+            self._foreign.refresh_counts()
+
     def _heard(self, poll: Poll) -> None:
-        for recording in self._recordings.values():
-            if not recording.over:
-                recording.heard(poll)
+        for recording in list(self._running):
+            recording.heard(poll)
         self._end_stray(poll)
 
     def _end_stray(self, poll: Poll) -> None:
@@ -146,9 +202,7 @@ class Recordings:
         return f"curl -X DELETE{token} {url}/control/v1/recordings/{recording_id}"
 
     def _claimed(self, besides: str) -> dict[str, str]:
-        return {
-            engine: other.id for other in self._recordings.values() if other.id != besides for engine in other.claims()
-        }
+        return {engine: other.id for other in self._running if other.id != besides for engine in other.claims()}
 
 
 async def _list_workers(request: RecordingRequest) -> list[Worker]:

@@ -16,18 +16,20 @@ from vime_otel.data.summary import counted, make_notes
 from .engine_part import EnginePart
 from .messages import RecordingRequest
 from .selection import Unmatched
+from .signals import KEPT
+from .span_check import Checked
 from .sums import Sums
 
 
 def reasons(
-    sums: Sums, parts: Sequence[EnginePart], unmatched: Sequence[Unmatched], general: Sequence[str]
+    sums: Sums, checked: Checked, parts: Sequence[EnginePart], unmatched: Sequence[Unmatched], general: Sequence[str]
 ) -> list[str]:
     """Why the recording is not complete, one sentence each; empty when it is. The `general` ones come first."""
     texts = list(general)
     for part in parts:
         texts += _engine_reasons(sums, part)
-    if sums.mismatched:
-        steps = len({(engine, index) for engine, _, index in sums.mismatched})
+    if checked.mismatched:
+        steps = len({(engine, index) for engine, _, index in checked.mismatched})
         texts.append(
             f"the spans of {counted(steps, 'step')} do not add up to their totals (mismatched_steps names them)"
         )
@@ -43,15 +45,18 @@ def make_recording(
     created: datetime,
     version: str,
     sums: Sums,
+    checked: Checked,
     parts: Sequence[EnginePart],
     unmatched: Sequence[Unmatched],
     why_incomplete: list[str],
     notes: Sequence[str],
 ) -> Recording:
-    """Everything that a run directory is written from; `notes` stand beside those that follow from what was sent."""
+    """What a run directory is written from but each step's totals, which are summed by rank and kind here.
+
+    `notes` stand beside those that follow from what was sent.
+    """
     rows = [sums.rows[key] for key in sorted(sums.rows)]
-    totals = [sums.totals[key] for key in sorted(sums.totals)]
-    recording = Recording({}, rows, totals)
+    recording = Recording({}, rows, sums.summed_totals())
     announced = [part for closing in sums.closings.values() for part in closing.parts]
     engines = [_engine(sums, part, rows) for part in parts]
     recording.header = {
@@ -59,7 +64,7 @@ def make_recording(
         "label": request.label,
         "complete": not why_incomplete,
         "reasons": why_incomplete,
-        "notes": [*make_notes(engines, rows), *notes],
+        "notes": [*make_notes(engines, rows), *notes, *_unchecked(checked)],
         "created": created.isoformat(timespec="milliseconds"),
         "asked": {
             "steps": request.steps,
@@ -85,11 +90,12 @@ def make_recording(
         },
         "totals": {
             "expected": sum(part.totals for part in announced),
-            "received": len(sums.totals),
+            "received": sums.received_totals,
             "duplicate": sums.duplicate_totals,
         },
+        "intake": {signal.key: sums.tallies[signal].as_dict() for signal in KEPT},
         "mismatched_steps": [
-            {"engine": engine, "rank": rank, "index": index} for engine, rank, index in sorted(sums.mismatched)
+            {"engine": engine, "rank": rank, "index": index} for engine, rank, index in sorted(checked.mismatched)
         ],
         "versions": {
             "vime_otel": version,
@@ -97,6 +103,13 @@ def make_recording(
         },
     }
     return recording
+
+
+def _unchecked(checked: Checked) -> list[str]:
+    if not checked.given_up:
+        return []
+    parts = counted(checked.given_up, "part")
+    return [f"the spans of {parts} of steps were not compared with their totals: too many steps were open at once"]
 
 
 def _engine_reasons(sums: Sums, part: EnginePart) -> list[str]:

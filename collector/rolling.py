@@ -9,6 +9,7 @@ from __future__ import annotations
 import asyncio
 import logging
 import sqlite3
+from collections import Counter
 from collections.abc import Iterable
 from datetime import date, datetime, timedelta, timezone
 from pathlib import Path
@@ -22,9 +23,11 @@ from vime_otel.data.rolling import rolling_id
 
 from . import report
 from .faults import log_fault
+from .intake import Part
 from .messages import is_id
-from .signals import LOGS, Signal
-from .sums import Sums
+from .records import Closing, Malformed, Other, StepEvent, read_records
+from .signals import LOGS
+from .tally import MALFORMED, NOT_KEPT, Tally
 
 _log = logging.getLogger(__name__)
 
@@ -64,23 +67,23 @@ class RollingRecording:
         """Every engine may send its samples; its id becomes the name of a folder."""
         return is_id(engine)
 
-    def append(self, signal: Signal, payload: bytes) -> None:
-        """There is no journal: `add` writes what it takes."""
+    async def take(self, part: Part) -> Tally:
+        """Write its totals before it is acknowledged; there is no journal. Raises OSError."""
+        return self.add(part.request) if part.signal is LOGS else Tally(dropped=Counter({NOT_KEPT: part.items}))
 
-    def add(self, signal: Signal, request: Any) -> int:
-        """Write a request's totals, each step once; returns how many items were malformed. Raises OSError."""
-        parsed = Sums(self.id)
-        malformed = parsed.add(signal, request)
-        if signal is not LOGS:
-            return malformed
+    def add(self, request: Any) -> Tally:
+        """Write the totals of a request of log records, each step once. Raises OSError."""
+        tally, events, closings = _sorted(read_records(request))
         try:
             with self._connection:
-                self._store(parsed)
+                kept = self._store(events, closings)
         except (sqlite3.Error, OverflowError) as error:
             self.broken = True
             raise OSError(f"{self.directory / rundir.TOTALS_FILE}: {error}") from error
         self._changed = True
-        return malformed
+        tally.kept = kept + len(closings)
+        tally.duplicate = len(events) - kept
+        return tally
 
     def write(self, over: bool = False) -> None:
         """Bring the other files up to date, if anything came. Raises OSError."""
@@ -114,11 +117,13 @@ class RollingRecording:
     def _read_stack_ids(self) -> dict[str, int]:
         return dict(self._connection.execute("SELECT stack, id FROM stacks"))
 
-    def _store(self, parsed: Sums) -> None:
-        known = len(self._stack_ids)
+    def _store(self, events: list[StepEvent], closings: list[Closing]) -> int:
+        """Write what was read; returns how many of the totals were new."""
+        known, kept = len(self._stack_ids), 0
         added: dict[tuple[str, str, int, str, int], list[int]] = {}
-        for part in parsed.totals.values():
+        for part in (event.read.totals for event in events):
             if rundir.insert_totals(self._connection, part, self._stack_ids):
+                kept += 1
                 for stack, inclusive_ns, calls in zip(part.stacks, part.inclusive_ns, part.calls, strict=True):
                     key = (part.engine, part.rank, part.stage, part.kind, self._stack_ids[stack])
                     total = added.setdefault(key, [0, 0])
@@ -131,13 +136,15 @@ class RollingRecording:
             "INSERT OR IGNORE INTO rows VALUES (?,?,?,?,?)",
             (
                 (row.engine, row.index, row.kind, row.start_unix_nano, orjson.dumps(row.as_dict()).decode())
-                for row in parsed.rows.values()
+                for row in (event.read.row for event in events)
+                if row is not None
             ),
         )
         self._connection.executemany(
             "INSERT OR REPLACE INTO engines VALUES (?,?)",
-            ((engine, orjson.dumps(closing.body, default=str).decode()) for engine, closing in parsed.closings.items()),
+            ((closing.engine, orjson.dumps(closing.body, default=str).decode()) for closing in closings),
         )
+        return kept
 
     def _recording(self, over: bool) -> Recording:
         latest = self._connection.execute(
@@ -204,6 +211,19 @@ class RollingRecording:
                 "vllm": sorted({str(body.get("vllm_version")) for body in closings.values()}),
             },
         }
+
+
+def _sorted(records: Iterable[StepEvent | Closing | Malformed | Other]) -> tuple[Tally, list[StepEvent], list[Closing]]:
+    """What is none of ours in a tally, and what is."""
+    tally, events, closings = Tally(), [], []
+    for record in records:
+        if isinstance(record, StepEvent):
+            events.append(record)
+        elif isinstance(record, Closing):
+            closings.append(record)
+        else:
+            tally.dropped[MALFORMED if isinstance(record, Malformed) else NOT_KEPT] += 1
+    return tally, events, closings
 
 
 class RollingRecordings:

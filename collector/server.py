@@ -2,10 +2,10 @@
 
 from __future__ import annotations
 
+import asyncio
 import logging
 import socket
-import tempfile
-from collections.abc import Awaitable, Callable
+import ssl
 from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
@@ -14,16 +14,23 @@ from aiohttp import web
 
 from vime_otel.data import settings
 from vime_otel.data.errors import UsageError, VimeOtelError
+from vime_otel.data.rundir import check_writable
 
-from . import control, otlp_grpc, otlp_http
-from .addresses import is_loopback, names_loopback
+from . import control, health, otlp_grpc, otlp_http
+from .addresses import is_loopback
 from .auth import Token
-from .faults import log_fault
+from .counts import Counts
+from .disk import DiskLimit
+from .forward import DRAIN_SECONDS, Forwarder
+from .forward_selection import Choice
+from .guard import guard
+from .limits import DEFAULT_LIMIT_BYTES, Budget
+from .metrics import Metrics
+from .otlp_endpoint import Endpoint
 from .patience import Patience
 from .recordings import Recordings
-from .refused import RefusedPolls
+from .tls import ServerTls
 
-_log = logging.getLogger(__name__)
 # What is no HTTP at all gets its 400; a traceback of each in the log helps nobody.
 _http_log = logging.getLogger(f"{__name__}.http")
 _http_log.setLevel(logging.CRITICAL)
@@ -38,7 +45,9 @@ _SOMEWHERE = ("192.0.2.1", 9)
 class CollectorConfig:
     """Where to listen (port 0 takes a free one), where runs go, and who may come in.
 
-    With `samples` it takes what engines sample (VIME_OTEL_SAMPLE_EVERY).
+    With `serves` what engines sample (VIME_OTEL_SAMPLE_EVERY) and spans of other services go into runs of the day.
+    What comes goes on to the `forward` endpoints, as far as it is in the `forwarded` choice. `trace_link` goes
+    into every run; the oldest runs are removed beyond `max_disk` bytes.
     """
 
     runs_root: Path
@@ -49,8 +58,17 @@ class CollectorConfig:
     http_port: int = 4318
     token: str = ""
     insecure: bool = False
-    samples: bool = False
+    serves: bool = False
+    tls: ServerTls | None = None
+    forward: tuple[Endpoint, ...] = ()
+    forwarded: Choice = field(default_factory=Choice)
+    drain_seconds: float = DRAIN_SECONDS
+    trace_link: str | None = None
+    max_disk: int | None = None
     patience: Patience = field(default_factory=Patience)
+    pending_bytes: int = DEFAULT_LIMIT_BYTES
+    """Memory for requests that are read, written and summed; beyond, clients are asked to come again."""
+
 
 
 class Collector:
@@ -67,21 +85,45 @@ class Collector:
             config.patience,
             lambda: self.url,
             bool(config.token),
-            config.samples,
+            config.serves,
+            config.trace_link,
+            self._forward_run,
         )
+        self._budget = Budget(self.counts, config.pending_bytes)
+        self._metrics = Metrics(self.counts, self._recordings.update_counts)
+        self._stopping = False
         self._runner: web.AppRunner | None = None
         self._grpc: Any = None
 
     @property
+    def forwarders(self) -> list[Forwarder]:
+        """What sends spans on, one each endpoint; empty once it is stopped."""
+        return self._metrics.forwarders
+
+    @property
+    def counts(self) -> Counts:
+        """What it counts."""
+        return self._recordings.counts
+
+    @property
     def url(self) -> str:
         """Where recorders and commands find it."""
-        return f"http://{_for_others(self.config.http_host)}:{self.http_port}"
+        return f"{self._scheme}://{_for_others(self.config.http_host)}:{self.http_port}"
 
     @property
     def local_url(self) -> str:
         """Where this process finds it."""
         host = _LOOPBACK_OF.get(self.config.http_host, self.config.http_host)
-        return f"http://{_bracketed(host)}:{self.http_port}"
+        return f"{self._scheme}://{_bracketed(host)}:{self.http_port}"
+
+    @property
+    def local_context(self) -> ssl.SSLContext | None:
+        """What a client at `local_url` has to trust; None without TLS."""
+        return self.config.tls.own_clients_context() if self.config.tls else None
+
+    @property
+    def _scheme(self) -> str:
+        return "https" if self.config.tls else "http"
 
     @property
     def grpc_address(self) -> str:
@@ -91,9 +133,13 @@ class Collector:
     async def start(self) -> None:
         """Open both listeners. Raises VimeOtelError, with neither open, where that can't be done."""
         self._check_access()
-        self._check_runs_root()
-        self._recordings.start_rolling()
+        check_writable(self.config.runs_root, "--out")
+        self._start_forwarding()
+        self._recordings.begin()
         try:
+            if self.config.max_disk is not None:
+                self._metrics.disk = DiskLimit(self.config.runs_root.absolute(), self.config.max_disk)
+                self._metrics.disk.start()
             await self._start_http()
             await self._start_grpc()
         except BaseException:
@@ -101,7 +147,8 @@ class Collector:
             raise
 
     async def stop(self) -> None:
-        """Disarm what is being recorded, write it, close the listeners."""
+        """Disarm what is being recorded, write it, close the listeners, forward what is left."""
+        self._stopping = True
         await self._recordings.stop()
         grpc_server, self._grpc = self._grpc, None
         if grpc_server is not None:
@@ -109,6 +156,26 @@ class Collector:
         runner, self._runner = self._runner, None
         if runner is not None:
             await runner.cleanup()
+        forwarders, self.forwarders[:] = list(self.forwarders), []
+        await asyncio.gather(*(asyncio.to_thread(each.stop, self.config.drain_seconds) for each in forwarders))
+        if self._metrics.disk is not None:
+            await asyncio.to_thread(self._metrics.disk.stop)
+
+    def _start_forwarding(self) -> None:
+        """Before anything is resumed, which opens runs."""
+        for endpoint in self.config.forward:
+            forwarder = Forwarder(endpoint, self.config.runs_root.absolute(), self.config.forwarded)
+            forwarder.start()
+            self.forwarders.append(forwarder)
+
+    def _forward_run(self, run: Path) -> None:
+        for forwarder in self.forwarders:
+            forwarder.take_up(run)
+
+    def _not_ready(self) -> str:
+        if self._stopping:
+            return "the collector is being stopped"
+        return "" if health.writable(self.config.runs_root) else "the folder of the runs can't be written"
 
     def _check_access(self) -> None:
         beyond = [host for host in (self.config.http_host, self.config.grpc_host) if not is_loopback(host)]
@@ -118,22 +185,13 @@ class Collector:
                 " (here and in the engines' environment), or say --insecure"
             )
 
-    def _check_runs_root(self) -> None:
-        root = self.config.runs_root
-        try:
-            root.mkdir(parents=True, exist_ok=True)
-            with tempfile.TemporaryFile(dir=root):
-                pass
-        except OSError as error:
-            raise VimeOtelError(
-                f"runs can't be written to {root} ({error.strerror}); name another folder with --out DIR"
-            ) from error
-
     async def _start_http(self) -> None:
+        context = self.config.tls.http_context() if self.config.tls else None
         loopback_only = is_loopback(self.config.http_host)
-        app = web.Application(middlewares=[_guard(self._token, loopback_only, self._recordings.recorders.refused)])
-        otlp_http.add_routes(app, self._recordings.intake)
+        app = web.Application(middlewares=[guard(self._token, loopback_only, self._recordings.recorders.refused)])
+        otlp_http.add_routes(app, self._recordings.intake, self._budget)
         control.add_routes(app, self._recordings)
+        health.add_routes(app, self._metrics, self._not_ready)
         runner = web.AppRunner(
             app,
             access_log=None,
@@ -146,60 +204,23 @@ class Collector:
         self._runner = runner
         listener = _listen(self.config.http_host, self.config.http_port, "--http")
         self.http_port = listener.getsockname()[1]
-        await web.SockSite(runner, listener).start()
+        await web.SockSite(runner, listener, ssl_context=context).start()
 
     async def _start_grpc(self) -> None:
-        self._grpc = otlp_grpc.make_server(self._recordings.intake, self._token)
+        self._grpc = otlp_grpc.make_server(self._recordings.intake, self._budget, self._token)
         port = self.config.grpc_port
         if port:
             # Our own attempt tells why a port can't be had; gRPC's would only say that it can't.
             _listen(self.config.grpc_host, port, "--grpc").close()
         host = _bracketed(self.config.grpc_host)
         try:
-            self.grpc_port = self._grpc.add_insecure_port(f"{host}:{port}")
+            if self.config.tls:
+                self.grpc_port = self._grpc.add_secure_port(f"{host}:{port}", self.config.tls.grpc_credentials())
+            else:
+                self.grpc_port = self._grpc.add_insecure_port(f"{host}:{port}")
         except RuntimeError as error:
             raise VimeOtelError(_in_use(self.config.grpc_host, port, "--grpc", "taken meanwhile")) from error
         await self._grpc.start()
-
-
-def _guard(token: Token, loopback_only: bool, refused: RefusedPolls) -> Any:
-    """Ask for the token, and give every error the body that its route's clients read.
-
-    `loopback_only` refuses other names in Host: a browser's page could reach us under a name of its own.
-    """
-
-    @web.middleware
-    async def guard(
-        request: web.Request, handler: Callable[[web.Request], Awaitable[web.StreamResponse]]
-    ) -> web.StreamResponse:
-        if loopback_only and not names_loopback(request.headers.get("Host", "localhost")):
-            return _error(request, 403, "this collector listens on loopback: call it 127.0.0.1 or localhost")
-        if not token.admits(request.headers.get("Authorization")):
-            if request.path == control.POLL:
-                refused.note(request.remote or "?")
-            return _error(request, 401, token.refusal)
-        try:
-            return await handler(request)
-        except web.HTTPMethodNotAllowed as error:
-            allowed = ", ".join(sorted(error.allowed_methods))
-            response = _error(request, 405, f"{request.path} takes {allowed}, not {request.method}")
-            response.headers["Allow"] = allowed
-            return response
-        except web.HTTPNotFound:
-            return _error(request, 404, f"there is nothing at {request.path:.100}; docs/formats.md lists the routes")
-        except web.HTTPException as error:
-            return _error(request, error.status, error.reason)
-        except Exception as error:  # noqa: BLE001 - no request may end the process
-            log_fault(_log, f"{request.method} {request.path}", error)
-            return _error(request, 500, f"a fault of the collector: {type(error).__name__}")
-
-    return guard
-
-
-def _error(request: web.Request, status: int, message: str) -> web.Response:
-    if request.path in otlp_http.PATHS:
-        return otlp_http.error_response(request, status, message)
-    return control.error_response(status, message)
 
 
 def _listen(host: str, port: int, option: str) -> socket.socket:

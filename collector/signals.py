@@ -1,4 +1,4 @@
-"""The two OTLP signals that are taken, described so that everything else can treat them alike."""
+"""OTLP's signals, described so that everything else can treat them alike: two are taken, metrics are answered."""
 
 from __future__ import annotations
 
@@ -9,6 +9,10 @@ from typing import Any
 from opentelemetry.proto.collector.logs.v1.logs_service_pb2 import (
     ExportLogsServiceRequest,
     ExportLogsServiceResponse,
+)
+from opentelemetry.proto.collector.metrics.v1.metrics_service_pb2 import (
+    ExportMetricsServiceRequest,
+    ExportMetricsServiceResponse,
 )
 from opentelemetry.proto.collector.trace.v1.trace_service_pb2 import (
     ExportTraceServiceRequest,
@@ -27,6 +31,7 @@ class Signal:
     """One signal: where its requests come in and how their protobuf messages nest."""
 
     number: int
+    """In journals; 0 for what goes into none."""
     name: str
     path: str
     grpc_service: str
@@ -36,6 +41,11 @@ class Signal:
     scopes_field: str
     items_field: str
     rejected_field: str
+
+    @property
+    def key(self) -> str:
+        """Its items' name as counts have it."""
+        return self.name.replace(" ", "_")
 
     def resources(self, request: Any) -> Any:
         """The request's repeated field of resources."""
@@ -85,7 +95,29 @@ LOGS = Signal(
     rejected_field="rejected_log_records",
 )
 
-ALL = (TRACES, LOGS)
+METRICS = Signal(
+    number=0,
+    name="metrics",
+    path="/v1/metrics",
+    grpc_service="opentelemetry.proto.collector.metrics.v1.MetricsService",
+    request_type=ExportMetricsServiceRequest,
+    response_type=ExportMetricsServiceResponse,
+    resources_field="resource_metrics",
+    scopes_field="scope_metrics",
+    items_field="metrics",
+    rejected_field="rejected_data_points",
+)
+
+KEPT = (TRACES, LOGS)
+BY_NUMBER = {signal.number: signal for signal in KEPT}
+ANSWERED = (TRACES, LOGS, METRICS)
+
+
+def data_points(request: Any) -> int:
+    """How many data points a request of METRICS has."""
+    metrics = (metric for resource in METRICS.resources(request) for metric in METRICS.items(resource))
+    kinds = ((metric, metric.WhichOneof("data")) for metric in metrics)
+    return sum(len(getattr(metric, kind).data_points) for metric, kind in kinds if kind)
 
 
 def recording_of(resource: Any) -> str:

@@ -1,96 +1,34 @@
 """What arrived of one recording: totals by (engine, rank, step), spans by id, closing events.
 
 Pure and deterministic: the same requests in the same order, live or from the journal, make the
-same sums; a request that comes twice changes nothing but the duplicate counts.
+same sums; a request that comes twice changes nothing but the duplicate counts. Memory grows with the steps, not
+with what is in them: totals are added up as they come (the journal has each step's), and a step's span ids are
+forgotten once all of its spans are here, since whatever comes then is a duplicate. Whether spans add up to their
+totals is a question for the end (`span_check`).
 """
 
 from __future__ import annotations
 
 from collections import Counter
-from collections.abc import Iterable
-from dataclasses import dataclass, field
-from typing import Any, get_type_hints
+from typing import Any
 
 from vime_otel.data.folded import Folded
-from vime_otel.data.otlp import (
-    CLOSING_EVENT,
-    COUNTED_NS,
-    INSTANCE_ID,
-    RANK,
-    STACK,
-    STEP_EVENT,
-    ReadTotals,
-    plain_attributes,
-    plain_value,
-    read_totals,
-)
-from vime_otel.data.recording import ENGINE_PART, IDLE, KINDS, StepRow, StepTotals
+from vime_otel.data.otlp import INSTANCE_ID, RANK, plain_attributes
+from vime_otel.data.recording import ENGINE_PART, StepRow, StepTotals
 
-from .signals import LOGS, TRACES, Signal
+from .own_spans import span_bytes, span_ids
+from .records import Closing, Malformed, StepEvent, read_records
+from .signals import KEPT, LOGS, TRACES, Signal
+from .tally import MALFORMED, NOT_KEPT, Tally
 
-_ROOT_STACK = "step"
+MOST_OPEN_IDS = 1_000_000
+"""Span ids that are kept of steps whose spans are not all here; beyond, the oldest steps' are not told apart."""
 
 PartKey = tuple[str, str, int]
 """(engine, rank, step index)."""
 
-_TraceKey = tuple[str, str, bytes]
+TraceKey = tuple[str, str, bytes]
 """(engine, rank, trace id): the same part of a step, as its spans name it. Lockstep engines share trace ids."""
-
-_MOST = 2**53
-"""Nanoseconds or calls of a step; so that many can be added up in 64 bits."""
-
-_TRACE_ID_BYTES = 16
-_ROW_TYPES: dict[str, type] = get_type_hints(StepRow)
-
-
-@dataclass
-class _StepSpans:
-    """The spans of one engine, rank and trace; `folded` is there until they were checked."""
-
-    ids: set[bytes] = field(default_factory=set)
-    folded: Folded | None = field(default_factory=Folded)
-
-
-@dataclass(frozen=True)
-class Part:
-    """What an engine's closing event says that it sent of one rank (or of itself)."""
-
-    rank: str
-    stage: int
-    totals: int
-    spans: int
-    dropped: int
-
-    @property
-    def name(self) -> str:
-        """For people: `rank 3`, or `the engine process`."""
-        return "the engine process" if self.rank == ENGINE_PART else f"rank {self.rank}"
-
-
-@dataclass(frozen=True)
-class Closing:
-    """An engine's closing event; docs/formats.md lists the body."""
-
-    parts: tuple[Part, ...]
-    body: dict[str, Any]
-
-    @classmethod
-    def read(cls, body: Any) -> Closing:
-        """From the event's body; raises ValueError where it is malformed."""
-        try:
-            parts = tuple(
-                Part(
-                    str(part["rank"]),
-                    int(part["stage"]),
-                    int(part["totals"]),
-                    int(part["spans"]),
-                    int(part["dropped"]),
-                )
-                for part in body["parts"]
-            )
-        except (KeyError, TypeError) as error:
-            raise ValueError(f"a {CLOSING_EVENT} event is malformed: {error!r}") from error
-        return cls(parts, body)
 
 
 class Sums:
@@ -98,39 +36,68 @@ class Sums:
 
     def __init__(self, recording_id: str) -> None:
         self.recording_id = recording_id
-        self.totals: dict[PartKey, StepTotals] = {}
         self.rows: dict[tuple[str, int], StepRow] = {}
         self.closings: dict[str, Closing] = {}
-        self.mismatched: set[PartKey] = set()
-        self.duplicate_spans = 0
-        self.duplicate_totals = 0
-        self.malformed = 0
+        self.tallies = {signal: Tally() for signal in KEPT}
+        self._folded: dict[tuple[str, str, int, str], Folded] = {}
+        self._keys: set[PartKey] = set()
         self._span_counts: Counter[tuple[str, str]] = Counter()
         self._totals_counts: Counter[tuple[str, str]] = Counter()
-        self._spans: dict[_TraceKey, _StepSpans] = {}
-        self._totals_of: dict[_TraceKey, StepTotals] = {}
+        self._expected: dict[TraceKey, int] = {}
+        self._open: dict[TraceKey, set[bytes]] = {}
+        self._open_ids = 0
+        self._whole: set[TraceKey] = set()
+        self._given_up: set[TraceKey] = set()
 
-    def add(self, signal: Signal, request: Any) -> int:
-        """Add a request whose resources are all of this recording; returns how many items were malformed."""
-        before = self.malformed
-        for resource in signal.resources(request):
-            attributes = plain_attributes(resource.resource.attributes)
-            engine = str(attributes.get(INSTANCE_ID, ""))
-            if signal is TRACES:
-                self._add_spans(engine, str(attributes.get(RANK, ENGINE_PART)), signal.items(resource))
-            elif signal is LOGS:
-                self._add_records(engine, signal.items(resource))
-        return self.malformed - before
+    def add(self, signal: Signal, request: Any, payload: bytes) -> Tally:
+        """Add a request whose resources are all of this recording; `payload` is its protobuf form."""
+        tally = Tally()
+        if signal is TRACES:
+            for resource, scopes in zip(signal.resources(request), span_bytes(payload), strict=True):
+                engine, rank = part_of(resource)
+                for scope, encoded in zip(resource.scope_spans, scopes, strict=True):
+                    for trace_id, ids in span_ids(scope.spans, encoded).items():
+                        self._add_spans((engine, rank, trace_id), ids, tally)
+        elif signal is LOGS:
+            self._add_records(request, tally)
+        self.tallies[signal].add(tally)
+        return tally
+
+    def add_duplicate(self, signal: Signal, items: int) -> Tally:
+        """Note a request that came again, byte by byte."""
+        tally = Tally(duplicate=items)
+        self.tallies[signal].add(tally)
+        return tally
 
     @property
     def empty(self) -> bool:
         """Whether neither totals nor spans arrived."""
-        return not self.totals and not self._spans
+        return not self._keys and not self._span_counts
 
     @property
     def received_spans(self) -> int:
         """Different spans that arrived."""
         return self._span_counts.total()
+
+    @property
+    def received_totals(self) -> int:
+        """Different step totals that arrived."""
+        return self._totals_counts.total()
+
+    @property
+    def duplicate_spans(self) -> int:
+        """Spans that came again."""
+        return self.tallies[TRACES].duplicate
+
+    @property
+    def duplicate_totals(self) -> int:
+        """Log events that came again."""
+        return self.tallies[LOGS].duplicate
+
+    @property
+    def malformed(self) -> int:
+        """Log events of ours that could not be read."""
+        return self.tallies[LOGS].dropped[MALFORMED]
 
     def part_spans(self, engine: str, rank: str) -> int:
         """Different spans that arrived of one rank, or of the engine itself."""
@@ -139,6 +106,16 @@ class Sums:
     def part_totals(self, engine: str, rank: str) -> int:
         """Totals that arrived of one rank, or of the engine itself."""
         return self._totals_counts[engine, rank]
+
+    def summed_totals(self) -> list[StepTotals]:
+        """The sums of each rank and kind, in the form of one step's totals."""
+        return [
+            StepTotals(
+                engine, rank, stage, 0, kind, tuple(of.inclusive_ns), tuple(of.inclusive_ns.values()),
+                tuple(of.calls.values()), 0, 0,
+            )
+            for (engine, rank, stage, kind), of in sorted(self._folded.items(), key=lambda item: item[0])
+        ]  # fmt: skip
 
     def missing(self, engine: str) -> list[str]:
         """What an engine announced and did not arrive, or that it announced nothing; empty when all is here."""
@@ -154,95 +131,76 @@ class Sums:
                 texts.append(f"{spans} of {part.spans} spans of {part.name} arrived")
         return texts
 
-    def _add_spans(self, engine: str, rank: str, spans: Iterable[Any]) -> None:
-        touched = set()
-        for span in spans:
-            key = (engine, rank, span.trace_id)
-            step = self._spans.get(key)
-            if step is None:
-                step = self._spans[key] = _StepSpans()
-            if span.span_id in step.ids:
-                self.duplicate_spans += 1
-                continue
-            step.ids.add(span.span_id)
-            self._span_counts[engine, rank] += 1
-            if step.folded is None:
-                continue
-            touched.add(key)
-            stack, total_ns = None, span.end_time_unix_nano - span.start_time_unix_nano
-            for attribute in span.attributes:
-                if attribute.key == STACK:
-                    stack = attribute.value.string_value
-                elif attribute.key == COUNTED_NS:
-                    total_ns = attribute.value.int_value
-            if stack is not None:
-                step.folded.add(stack, total_ns)
-        for key in touched:
-            self._check(key)
+    def _add_spans(self, key: TraceKey, span_ids: list[bytes], tally: Tally) -> None:
+        new = self._new_spans(key, span_ids)
+        tally.kept += new
+        tally.duplicate += len(span_ids) - new
+        self._span_counts[key[:2]] += new
+        self._settle(key)
+        while self._open_ids > MOST_OPEN_IDS:
+            self._give_up_oldest()
 
-    def _add_records(self, engine: str, records: Iterable[Any]) -> None:
-        for record in records:
-            try:
-                if record.event_name == STEP_EVENT:
-                    self._add_totals(record, engine)
-                elif record.event_name == CLOSING_EVENT:
-                    self.closings.setdefault(engine, Closing.read(plain_value(record.body)))
-            except (ValueError, OverflowError):
-                self.malformed += 1
+    def _new_spans(self, key: TraceKey, span_ids: list[bytes]) -> int:
+        """How many were not here yet."""
+        if key in self._whole:
+            return 0
+        if key in self._given_up:
+            return len(span_ids)
+        known = self._open.setdefault(key, set())
+        before = len(known)
+        known.update(span_ids)
+        self._open_ids += len(known) - before
+        return len(known) - before
 
-    def _add_totals(self, record: Any, engine: str) -> None:
-        read = read_totals(record, engine)
-        _validate(read, record.trace_id)
-        part = read.totals
-        if part.key in self.totals:
-            self.duplicate_totals += 1
-            return
-        self.totals[part.key] = part
-        self._totals_counts[engine, part.rank] += 1
-        if read.row is not None:
-            self.rows[engine, part.index] = read.row
-        key = (engine, part.rank, record.trace_id)
-        self._totals_of[key] = part
-        self._check(key)
+    def _add_records(self, request: Any, tally: Tally) -> None:
+        for record in read_records(request):
+            if isinstance(record, StepEvent):
+                self._count(self._add_totals(record), tally)
+            elif isinstance(record, Closing):
+                self._count(self.closings.setdefault(record.engine, record) is record, tally)
+            else:
+                tally.dropped[MALFORMED if isinstance(record, Malformed) else NOT_KEPT] += 1
 
-    def _check(self, key: _TraceKey) -> None:
-        """Compare a step's spans with its totals once all are here; what was dropped can't be compared."""
-        part, step = self._totals_of.get(key), self._spans.get(key)
-        if part is None or step is None or step.folded is None:
-            return
-        if len(step.ids) < part.spans_made - part.spans_dropped:
-            return
-        if part.spans_dropped == 0:
-            folded = Folded()
-            part.add_to(folded)
-            if _comparable(folded) != _comparable(step.folded):
-                self.mismatched.add(part.key)
-        step.folded = None
+    @staticmethod
+    def _count(new: bool, tally: Tally) -> None:
+        if new:
+            tally.kept += 1
+        else:
+            tally.duplicate += 1
 
+    def _add_totals(self, event: StepEvent) -> bool:
+        part, row = event.read.totals, event.read.row
+        if part.key in self._keys:
+            return False
+        self._keys.add(part.key)
+        self._totals_counts[part.engine, part.rank] += 1
+        part.add_to(self._folded.setdefault((part.engine, part.rank, part.stage, part.kind), Folded()))
+        if row is not None:
+            self.rows[part.engine, part.index] = row
+        key = (part.engine, part.rank, event.trace_id)
+        if part.spans_made > part.spans_dropped:
+            self._expected[key] = part.spans_made - part.spans_dropped
+            self._settle(key)
+        return True
 
-def _validate(read: ReadTotals, trace_id: bytes) -> None:
-    """Raise ValueError for what could not be written or checked.
+    def _settle(self, key: TraceKey) -> None:
+        """Forget a step's ids once all of its spans are here."""
+        known = self._open.get(key)
+        if known is not None and len(known) >= self._expected.get(key, len(known) + 1):
+            self._whole.add(key)
+            self._forget(key)
 
-    That is numbers beyond 64 bits, a row's field of another type, a kind that is none, no trace.
-    """
-    part = read.totals
-    if part.kind not in (*KINDS, IDLE):
-        raise ValueError(f"a {STEP_EVENT} event is of kind {part.kind!r:.40}")
-    if len(trace_id) != _TRACE_ID_BYTES:
-        raise ValueError(f"a {STEP_EVENT} event has no trace id")
-    numbers = (part.index, part.stage, part.spans_made, part.spans_dropped, *part.inclusive_ns, *part.calls)
-    if not all(-1 <= number <= _MOST for number in numbers):
-        raise ValueError(f"a {STEP_EVENT} event has a number out of range")
-    if read.row is not None:
-        for name, wanted in _ROW_TYPES.items():
-            value = getattr(read.row, name)
-            if type(value) is not wanted:
-                raise ValueError(f"a {STEP_EVENT} event has {name}={value!r}, which is no {wanted.__name__}")
+    def _give_up_oldest(self) -> None:
+        key = next(iter(self._open))
+        self._given_up.add(key)
+        self._forget(key)
+
+    def _forget(self, key: TraceKey) -> None:
+        self._open_ids -= len(self._open.pop(key))
+        self._expected.pop(key, None)
 
 
-def _comparable(folded: Folded) -> tuple[dict[str, int], dict[str, int]]:
-    """Times and calls without the root: its totals hold the interval, its span the whole duration."""
-    return (
-        {stack: value for stack, value in folded.inclusive_ns.items() if stack != _ROOT_STACK},
-        {stack: value for stack, value in folded.calls.items() if stack != _ROOT_STACK},
-    )
+def part_of(resource: Any) -> tuple[str, str]:
+    """The engine, and the rank or ENGINE_PART, that a recorder's resource names."""
+    attributes = plain_attributes(resource.resource.attributes)
+    return str(attributes.get(INSTANCE_ID, "")), str(attributes.get(RANK, ENGINE_PART))

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Callable
 from concurrent.futures import ThreadPoolExecutor
 from types import TracebackType
 from typing import Any
@@ -18,16 +19,22 @@ from opentelemetry.proto.collector.trace.v1.trace_service_pb2_grpc import (
 
 
 class OtlpSink(TraceServiceServicer):
-    """A context manager: serves gRPC on `endpoint` and collects `requests`."""
+    """A context manager: serves gRPC on `endpoint` and collects `requests`; those that `refuse` gives a status fail."""
 
-    def __init__(self) -> None:
+    def __init__(self, port: int = 0) -> None:
         self.requests: list[ExportTraceServiceRequest] = []
         self._pool = ThreadPoolExecutor(2)
         self._server = grpc.server(self._pool)
         add_TraceServiceServicer_to_server(self, self._server)
-        self.endpoint = f"http://127.0.0.1:{self._server.add_insecure_port('127.0.0.1:0')}"
+        self.endpoint = f"http://127.0.0.1:{self._server.add_insecure_port(f'127.0.0.1:{port}')}"
+        self.refuse: Callable[[ExportTraceServiceRequest], grpc.StatusCode | None] = lambda request: None
+        self.metadata: list[dict[str, str]] = []
 
     def Export(self, request: Any, context: Any) -> ExportTraceServiceResponse:
+        status = self.refuse(request)
+        if status is not None:
+            context.abort(status, "as the test wants it")
+        self.metadata.append(dict(context.invocation_metadata()))
         self.requests.append(request)
         return ExportTraceServiceResponse()
 

@@ -81,11 +81,15 @@ def test_one_command_records_both_engines(
 ) -> None:
     place = ["--http", f"127.0.0.1:{engine_stack.collector_port}", "--grpc", "127.0.0.1:0"]
     command = ["collect", "--router", engine_stack.router_url, "--requests", "2", "--out", str(tmp_path), "--json"]
+    command += ["--torch-profile", "--iterations", "3", "--trace-dir", str(engine_stack.directory)]
     status = main([*command, *place])
     result = json.loads(capsys.readouterr().out)
     assert (status, result["complete"], result["reasons"]) == (0, True, [])
 
     run = RunDirectory(Path(result["run"]))
+    traces_of = {entry["worker"]: entry["status"] for entry in result["torch"]["traces"]}
+    assert traces_of == dict.fromkeys(engine_stack.worker_urls, "whole")
+    assert len(run.torch_traces()) == 2
     assert len(run.ranks()) == 2
     assert {engine["label"].split("/")[0] for engine in run.header["engines"]} == {
         url.removeprefix("http://") for url in engine_stack.worker_urls

@@ -66,7 +66,7 @@ def test_each_subcommand_has_help(capsys: pytest.CaptureFixture[str], args: list
     [
         ["bogus"],
         ["top", "--bogus"],
-        ["top", "--kind", "other"],
+        ["top", "--mixed", "other"],
         ["top", "--limit", "0"],
         ["workers", "--router", "ftp://x"],
         ["workers", "--router", "http://"],

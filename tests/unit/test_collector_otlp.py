@@ -2,11 +2,14 @@
 
 from __future__ import annotations
 
+import errno
 import gzip
 import json
+import os
 import socket
 import threading
 import zlib
+from collections import Counter
 from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
@@ -14,6 +17,7 @@ from typing import Any
 import grpc
 import pytest
 import requests
+from google.rpc.error_details_pb2 import RetryInfo
 from google.rpc.status_pb2 import Status
 from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
@@ -169,9 +173,9 @@ def _as_otlp_json(path: str, content: bytes) -> bytes:
     """As another implementation writes it: ids in upper-case hexadecimal, fields that nobody knows."""
     from google.protobuf.json_format import MessageToDict
 
-    from collector.signals import ALL
+    from collector.signals import KEPT
 
-    signal = next(signal for signal in ALL if signal.path == path)
+    signal = next(signal for signal in KEPT if signal.path == path)
     tree = MessageToDict(signal.request_type.FromString(content), use_integers_for_enums=True)
     for resource in tree.get("resourceSpans", tree.get("resourceLogs", [])):
         resource["newField"] = {"traceId": 3}
@@ -290,7 +294,7 @@ def test_grpc_tells_what_is_wrong(collector: RunningCollector) -> None:
             export(b"\xff\xff\xff", timeout=10)
         assert malformed.value.code() is grpc.StatusCode.INVALID_ARGUMENT
         with pytest.raises(grpc.RpcError) as unknown:
-            channel.unary_unary("/opentelemetry.proto.collector.metrics.v1.MetricsService/Export")(b"", timeout=10)
+            channel.unary_unary("/opentelemetry.proto.collector.profiles.v1.ProfilesService/Export")(b"", timeout=10)
         assert unknown.value.code() is grpc.StatusCode.UNIMPLEMENTED
         assert TraceServiceStub(channel).Export(ExportTraceServiceRequest(), timeout=10) == ExportTraceServiceResponse()
     with grpc.insecure_channel(collector.collector.grpc_address, [("grpc.max_send_message_length", -1)]) as channel:
@@ -300,29 +304,43 @@ def test_grpc_tells_what_is_wrong(collector: RunningCollector) -> None:
         assert large.value.code() is grpc.StatusCode.RESOURCE_EXHAUSTED
 
 
-def test_a_full_disk_is_retryable_over_both_transports(open_recording: tuple[RunningCollector, str]) -> None:
+def test_a_full_disk_is_retryable_over_both_transports(
+    open_recording: tuple[RunningCollector, str], monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
+) -> None:
     collector, recording = open_recording
     sent = list(step_requests(recording, make_step(recording, ENGINE, 0, 1)))
-    root = collector.collector.config.runs_root
-    root.rmdir()
-    root.write_text("no folder")
-    for path, content in sent:
-        assert post(collector, path, content, PROTOBUF).status_code == 503
-    with grpc.insecure_channel(collector.collector.grpc_address) as channel:
+
+    def full(descriptor: int, buffers: list[bytes]) -> int:
+        raise OSError(errno.ENOSPC, "No space left on device")
+
+    with monkeypatch.context() as patch, grpc.insecure_channel(collector.collector.grpc_address) as channel:
+        patch.setattr(os, "writev", full)
+        for path, content in sent:
+            answer = post(collector, path, content, PROTOBUF)
+            assert (answer.status_code, answer.headers["Retry-After"]) == (503, "1")
+            assert_retryable(Status.FromString(answer.content), "can't write what came: No space left on device")
         export = channel.unary_unary("/opentelemetry.proto.collector.trace.v1.TraceService/Export")
         with pytest.raises(grpc.RpcError) as refused:
             export(sent[0][1], timeout=10)
-    assert refused.value.code() is grpc.StatusCode.UNAVAILABLE
-    root.unlink()
-    root.mkdir()
+        assert refused.value.code() is grpc.StatusCode.UNAVAILABLE
+        trailers = dict(refused.value.trailing_metadata())
+        assert_retryable(Status.FromString(trailers["grpc-status-details-bin"]), "No space left on device")
+        assert RetryInfo.FromString(trailers["google.rpc.retryinfo-bin"]).retry_delay.seconds == 1
+    told = next(record for record in caplog.records if "can't be written" in record.getMessage())
+    assert "spans.otlp can't be written (No space left on device): clients are asked to try again" in told.getMessage()
+    assert collector.collector.counts.kept == Counter()
     for path, content in sent:
         assert post(collector, path, content, PROTOBUF).status_code == 200
-    assert finish(collector, recording).header["spans"] == {
-        "expected": 0,
-        "received": 20,
-        "duplicate": 0,
-        "dropped": 0,
-    }
+    header = finish(collector, recording).header
+    assert header["spans"] == {"expected": 0, "received": 20, "duplicate": 0, "dropped": 0}
+    assert header["intake"]["spans"] == {"accepted": 20, "kept": 20, "duplicate": 0, "dropped": {}}
+
+
+def assert_retryable(status: Status, message: str) -> None:
+    assert message in status.message
+    retry = RetryInfo()
+    assert status.details[0].Unpack(retry)
+    assert retry.retry_delay.seconds == 1
 
 
 @settings(suppress_health_check=[HealthCheck.function_scoped_fixture])

@@ -13,7 +13,10 @@ from running_collector import QUICK, ControlClient, config, running, until
 from simulated_recorder import POLL, Behaviour, SimulatedRecorder
 from standins import answer, closed_port_url, serving_in_thread
 
-from collector.replay import replay
+from collector.replay import restore, totals_of
+from collector.request_journal import KnownRequests
+from collector.sums import Sums
+from vime_otel.data.journal import JournalReader
 from vime_otel.data.rundir import RunDirectory, list_runs
 
 ENGINES = ("00000000000000a1", "00000000000000b2")
@@ -96,7 +99,7 @@ def test_requests_that_come_twice_count_once(tmp_path: Path) -> None:
     assert runs[True].self_us("decode") == runs[False].self_us("decode")
     assert runs[True].calls("prefill") == runs[False].calls("prefill")
     assert runs[True].header["spans"] == runs[False].header["spans"] | {"duplicate": 4 * (16 + 4)}
-    assert runs[True].header["totals"] == runs[False].header["totals"] | {"duplicate": 8}
+    assert runs[True].header["totals"] == runs[False].header["totals"] | {"duplicate": 9}
 
 
 def test_the_journal_makes_the_same_sums(tmp_path: Path) -> None:
@@ -107,13 +110,13 @@ def test_the_journal_makes_the_same_sums(tmp_path: Path) -> None:
     ):
         ended = ControlClient(collector.url).record(steps=3, workers=WORKERS)
     run = RunDirectory(Path(ended["run"]))
-    replayed = replay(run.path / "spans.otlp", ended["id"])
-    assert replayed.torn_bytes == 0
-    sums = replayed.sums
-    assert [sums.totals[key] for key in sorted(sums.totals)] == list(run.totals())
+    reader, sums = JournalReader(run.path / "spans.otlp"), Sums(ended["id"])
+    restore(reader, sums, KnownRequests())
+    assert reader.torn_bytes == 0
+    totals = {part.key: part for part in totals_of(run.path / "spans.otlp")}
+    assert [totals[key] for key in sorted(totals)] == list(run.totals())
     assert [sums.rows[key] for key in sorted(sums.rows)] == run.rows
     assert sums.received_spans == run.header["spans"]["received"]
-    assert sums.duplicate_spans == run.header["spans"]["duplicate"]
     assert not any(sums.missing(engine) for engine in ENGINES)
 
 

@@ -10,7 +10,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from vime_otel.data.errors import VimeOtelError
-from vime_otel.data.journal import LOGS, MAGIC, TRACES, Frame, JournalReader, JournalWriter
+from vime_otel.data.journal import LOGS, MAGIC, TRACES, Frame, JournalReader, JournalWriter, checksum
 
 FRAMES = [Frame(TRACES, b"one"), Frame(LOGS, b""), Frame(TRACES, b"three" * 1000)]
 # The first version, byte by byte: readers must go on reading it.
@@ -67,7 +67,14 @@ def test_a_damaged_byte_is_never_read_as_data(tmp_path_factory: pytest.TempPathF
     assert torn == len(content) - len(MAGIC) - sum(9 + len(frame.payload) for frame in frames)
 
 
-@pytest.mark.parametrize("content", [b"", b"VOT", b"VOTJ\x02", b"something else entirely"])
+@pytest.mark.parametrize("content", [b"", b"VOT"])
+def test_a_journal_that_was_cut_off_at_its_very_beginning_is_empty(tmp_path: Path, content: bytes) -> None:
+    (tmp_path / "j").write_bytes(content)
+    assert read(tmp_path / "j") == ([], len(content))
+    assert write(tmp_path / "j", FRAMES[:1]) == STORED
+
+
+@pytest.mark.parametrize("content", [b"X", b"VOTJ\x02", b"something else entirely"])
 def test_what_is_no_journal_is_told(tmp_path: Path, content: bytes) -> None:
     (tmp_path / "j").write_bytes(content)
     with pytest.raises(VimeOtelError, match="is not a journal"):
@@ -79,15 +86,55 @@ def test_a_write_that_fails_leaves_no_half_frame(tmp_path: Path, monkeypatch: py
     journal.append(TRACES, b"kept")
     real_write = os.write
 
+    def half(descriptor: int, buffers: list[bytes]) -> int:
+        return real_write(descriptor, b"".join(buffers)[:5])
+
     def full(descriptor: int, content: memoryview) -> int:
-        if len(content) > 5:
-            return real_write(descriptor, content[:5])
         raise OSError(28, "No space left on device")
 
     with monkeypatch.context() as patch:
+        patch.setattr(os, "writev", half)
         patch.setattr(os, "write", full)
         with pytest.raises(OSError, match="No space left"):
             journal.append(LOGS, b"lost")
     journal.append(LOGS, b"kept too")
     journal.close()
     assert read(tmp_path / "j") == ([Frame(TRACES, b"kept"), Frame(LOGS, b"kept too")], 0)
+
+
+def test_a_growing_journal_is_followed_from_where_reading_ended(tmp_path: Path) -> None:
+    whole = write(tmp_path / "whole", FRAMES)
+    reader = JournalReader(tmp_path / "j")
+    found = []
+    for length in range(len(MAGIC), len(whole) + 1, 7):
+        (tmp_path / "j").write_bytes(whole[:length])
+        found += list(reader)
+        assert reader.offset + reader.torn_bytes == length
+    (tmp_path / "j").write_bytes(whole)
+    found += list(reader)
+    assert found == FRAMES
+    first_end = len(MAGIC) + FRAMES[0].size
+    assert list(JournalReader(tmp_path / "j", first_end)) == FRAMES[1:]
+
+
+def test_a_torn_tail_is_cut_off_before_writing_goes_on(tmp_path: Path) -> None:
+    write(tmp_path / "j", FRAMES[:2])
+    with open(tmp_path / "j", "ab") as file:
+        file.write(b"torn")
+    reader = JournalReader(tmp_path / "j")
+    assert (list(reader), reader.torn_bytes) == (FRAMES[:2], 4)
+    journal = JournalWriter(tmp_path / "j", reader.offset)
+    journal.append(FRAMES[2].signal, FRAMES[2].payload)
+    journal.close()
+    assert read(tmp_path / "j") == (FRAMES, 0)
+
+
+def test_many_requests_are_written_at_once_or_not_at_all(tmp_path: Path) -> None:
+    frames = [Frame(TRACES, bytes([number % 256]) * (number % 7)) for number in range(2000)]
+    journal = JournalWriter(tmp_path / "j")
+    journal.extend([(frame.signal, checksum(frame.signal, frame.payload), frame.payload) for frame in frames])
+    size = journal.size
+    journal.append(LOGS, b"one more")
+    journal.cut(size)
+    journal.close()
+    assert read(tmp_path / "j") == (frames, 0)

@@ -5,6 +5,7 @@ from __future__ import annotations
 import itertools
 import shutil
 import sqlite3
+from collections import Counter
 from collections.abc import Iterator
 from dataclasses import replace
 from datetime import datetime, timedelta, timezone
@@ -20,6 +21,7 @@ from simulated_recorder import closing_request, make_step, resource_of, step_req
 from collector import rolling
 from collector.rolling import RollingRecording, RollingRecordings
 from collector.signals import LOGS
+from collector.tally import MALFORMED, Tally
 from vime_otel.data import otlp
 from vime_otel.data.recording import sum_overall
 from vime_otel.data.rolling import rolling_id
@@ -46,7 +48,7 @@ def recording(tmp_path: Path) -> Iterator[RollingRecording]:
 
 def add(recording: RollingRecording, contents: list[bytes]) -> None:
     for content in contents:
-        assert recording.add(LOGS, LOGS.request_type.FromString(content)) == 0
+        assert not recording.add(LOGS.request_type.FromString(content)).dropped
 
 
 def test_the_files_are_those_of_a_recording_of_the_same_steps(recording: RollingRecording) -> None:
@@ -100,7 +102,7 @@ def test_a_request_that_the_disk_refuses_leaves_nothing_half_written(
     with monkeypatch.context() as patch:
         patch.setattr(rolling, "_ADD", "INSERT INTO nowhere VALUES (?,?,?,?,?,?,?)")
         with pytest.raises(OSError, match="no such table"):
-            recording.add(LOGS, content)
+            recording.add(content)
     recording.write()
     assert RunDirectory(recording.directory).steps == {"decode": 1, "prefill": 1}
     add(recording, sampled(ENGINES[1], range(1)))
@@ -145,7 +147,7 @@ def test_numbers_that_can_not_be_are_malformed_and_later_requests_are_stored(rec
     huge = replace(part, inclusive_ns=tuple(2**62 for _ in part.inclusive_ns))
     record = otlp.totals_record(huge, None, step.trace_id, step.root_id, 1)
     request = otlp.logs_request(resource_of(RECORDING, ENGINES[0], "0"), [record])
-    assert recording.add(LOGS, request) == 1
+    assert recording.add(request) == Tally(dropped=Counter({MALFORMED: 1}))
     add(recording, sampled(ENGINES[0], range(2)))
     recording.write()
     assert RunDirectory(recording.directory).steps == {"decode": 1, "prefill": 1}
@@ -179,10 +181,10 @@ def test_a_days_folder_that_was_removed_is_made_anew(tmp_path: Path) -> None:
     assert first is not None
     shutil.rmtree(first.directory)
     with pytest.raises(OSError, match=r"totals\.sqlite"):
-        first.add(LOGS, content)
+        first.add(content)
     second = recordings.find(RECORDING)
     assert second is not None
-    assert second.add(LOGS, content) == 0
+    assert not second.add(content).dropped
     recordings.stop()
 
 
@@ -205,7 +207,7 @@ def test_a_run_that_can_not_be_written_does_not_stop_the_others(
 
 
 def test_a_serving_collector_takes_samples_and_keeps_the_run_up_to_date(tmp_path: Path) -> None:
-    serving = replace(config(tmp_path), samples=True)
+    serving = replace(config(tmp_path), serves=True)
     serving = replace(serving, patience=replace(serving.patience, rolling=0.05))
     with running(serving) as collector:
         for content in sampled(ENGINES[0], range(3)):

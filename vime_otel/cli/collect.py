@@ -4,9 +4,10 @@ from __future__ import annotations
 
 import asyncio
 import shlex
+import ssl
 import sys
 import time
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Any
 
@@ -14,6 +15,7 @@ import click
 from click.core import ParameterSource
 
 from collector.client import Client
+from collector.forward import Forwarder
 from collector.messages import MOST_REQUESTS, MOST_SECONDS, MOST_STEPS, MOST_TEXT, MOST_TOKENS, RecordingRequest
 from collector.server import Collector, CollectorConfig
 
@@ -21,9 +23,11 @@ from ..data import settings
 from ..data.errors import UsageError
 from ..data.recording import KINDS
 from ..data.rundir import HEADER_FILE, RunDirectory, runs_root
-from .collector_options import Place, collector_config, collector_options
+from .collect_torch import Profiled, TorchProfile, torch_options
+from .collector_options import OWN_COLLECTOR_ONLY, collector_options
 from .options import Seconds, Text, clean_url, engine_options, json_option
 from .output import Failure, console, print_json, unfailing
+from .profile_tables import print_traces
 from .progress import View, progress_view
 from .signals import Interrupts
 from .tables import print_summary
@@ -32,7 +36,7 @@ _ASK_EVERY_S = 0.2
 _EXPLAIN_AFTER_S = 5.0
 _FRAMES_SHOWN = 15
 _INTERRUPTED = 130
-_OWN_COLLECTOR_ONLY = ("grpc", "http", "out", "insecure")
+_FORWARDING_S = 60.0
 
 
 @click.command()
@@ -75,6 +79,7 @@ _OWN_COLLECTOR_ONLY = ("grpc", "http", "out", "insecure")
 @click.option("--prompt", type=Text(MOST_TEXT), metavar="TEXT", help="Their prompt.")
 @click.option("--max-tokens", type=click.IntRange(1, MOST_TOKENS), default=64, show_default=True, help="Their length.")
 @click.option("--label", type=Text(MOST_TEXT), metavar="TEXT", help="A name for the run.")
+@torch_options
 @collector_options
 @json_option
 @click.pass_context
@@ -95,10 +100,8 @@ def collect(
     prompt: str | None,
     max_tokens: int,
     label: str | None,
-    grpc: Place,
-    http: Place,
-    out: str | None,
-    insecure: bool,
+    torch: TorchProfile | None,
+    config: CollectorConfig,
     as_json: bool,
 ) -> int:
     """Record N steps on every engine behind a router and write a run.
@@ -121,28 +124,34 @@ def collect(
         prompt=prompt,
         max_tokens=max_tokens,
     )
+    if torch:
+        torch.check(request)
     if collector_url:
-        for name in _OWN_COLLECTOR_ONLY:
+        for name in OWN_COLLECTOR_ONLY:
             if ctx.get_parameter_source(name) is ParameterSource.COMMANDLINE:
+                option = f"--{name.replace('_', '-')}"
                 raise UsageError(
-                    f"--{name} is for collect's own collector; with --collector, `vime-otel serve` takes it"
+                    f"{option} is for collect's own collector; with --collector, `vime-otel serve` takes it"
                 )
         followed = asyncio.run(_ask(collector_url, request))
     else:
-        followed = asyncio.run(_run_own(collector_config(grpc, http, out, insecure), request))
+        followed = asyncio.run(_run_own(config, request))
     recording = followed.recording
     if not recording["run"] and not followed.interrupted:
         raise Failure(followed.message, recording)
     if followed.interrupted:
         what = "every engine was told to disarm" if recording["engines"] else "nothing was armed"
         click.echo(f"interrupted; {what}", file=unfailing(sys.stderr))
+    profiled = None
+    if torch and recording["run"] and not followed.interrupted:
+        profiled = torch.profile(request, Path(recording["run"]))
     if as_json:
-        print_json(recording)
+        print_json({**recording, "torch": profiled.manifest} if profiled else recording)
     elif recording["run"]:
-        _print_run(Path(recording["run"]))
+        _print_run(Path(recording["run"]), profiled)
     if followed.interrupted:
         return _INTERRUPTED
-    return 0 if recording["complete"] else 1
+    return 0 if recording["complete"] and (profiled is None or profiled.result.ok) else 1
 
 
 @dataclass(frozen=True)
@@ -164,18 +173,30 @@ class _Followed:
 
 async def _run_own(config: CollectorConfig, request: RecordingRequest) -> _Followed:
     """Drive a collector of our own, through the same routes as anybody's."""
-    collector = Collector(config)
+    collector = Collector(replace(config, drain_seconds=_FORWARDING_S))
     await collector.start()
+    forwarders = list(collector.forwarders)
     try:
-        return await _ask(collector.local_url, request)
+        return await _ask(collector.local_url, request, collector.local_context)
     finally:
         await collector.stop()
+        for forwarder in forwarders:
+            if forwarder.counts.waiting_bytes:
+                _tell_not_forwarded(forwarder)
 
 
-async def _ask(url: str, request: RecordingRequest) -> _Followed:
+def _tell_not_forwarded(forwarder: Forwarder) -> None:
+    url, trouble = forwarder.endpoint.url, forwarder.trouble or f"not all went within {_FORWARDING_S:g} s"
+    click.echo(
+        f"not all spans were forwarded to {url} ({trouble}); `vime-otel replay latest --to {url}` sends the run's",
+        file=unfailing(sys.stderr),
+    )
+
+
+async def _ask(url: str, request: RecordingRequest, context: ssl.SSLContext | None = None) -> _Followed:
     """Have a recording made, to its end or until a signal ends it."""
     with Interrupts() as interrupts, progress_view() as view:
-        async with Client(url, settings.secret(settings.TOKEN)) as client:
+        async with Client(url, settings.secret(settings.TOKEN), context) as client:
             return await _follow(client, request, interrupts, view)
 
 
@@ -207,14 +228,16 @@ async def _follow(client: Client, request: RecordingRequest, interrupts: Interru
     return _Followed(recording, interrupted, frozenset(explained))
 
 
-def _print_run(path: Path) -> None:
-    """What was recorded, where it lies, and what to type next."""
+def _print_run(path: Path, profiled: Profiled | None) -> None:
+    """What was recorded and profiled, where it lies, and what to type next."""
     screen = console()
     if not (path / HEADER_FILE).is_file():
         screen.print(f"run: {path} (on the collector's machine)", soft_wrap=True)
         return
     print_summary(screen, RunDirectory(path), _FRAMES_SHOWN)
     screen.print()
+    if profiled:
+        print_traces(profiled.result, profiled.manifest)
     here = Path.cwd()
     screen.print(f"run: {path.relative_to(here) if path.is_relative_to(here) else path}", soft_wrap=True)
     root = "" if path.parent == runs_root().absolute() else f" --runs {shlex.quote(str(path.parent))}"

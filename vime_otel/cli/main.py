@@ -37,10 +37,14 @@ _SUBCOMMANDS = {
     "collect": _Subcommand("Record some steps on every engine and write a run.", ("collector",)),
     "serve": _Subcommand("Run the collector until it is stopped.", ("collector",)),
     "workers": _Subcommand("List the router's workers and their recorders.", ("collector",)),
-    "profile": _Subcommand("Start or stop the torch profiler on every worker.", ("collector",)),
+    "profile": _Subcommand("Run the torch profiler on every worker.", ("collector",)),
+    "doctor": _Subcommand("Say what keeps engines from being profiled or recorded.", ("collector",)),
+    "analyze": _Subcommand("Report what torch profiler traces tell, and make flame graphs of them."),
     "view": _Subcommand("Show the runs in the browser.", ("viewer",)),
     "top": _Subcommand("Print where the steps of a run spent their time."),
-    "export": _Subcommand("Write a run's flame graph or folded stacks to a file.", ("viewer",)),
+    "diff": _Subcommand("Print what changed between two runs, ranks or ranges of steps."),
+    "replay": _Subcommand("Send a run's spans to an OTLP endpoint.", ("collector",)),
+    "export": _Subcommand("Write a run's flame graph or its stacks to a file.", ("viewer",)),
 }
 
 
@@ -72,6 +76,7 @@ def vime_otel() -> None:
 def main(args: Sequence[str] | None = None) -> int:
     """Run the command line and return its exit status: 0, 1, 2 (wrong usage) or 130 (interrupted)."""
     words = list(sys.argv[1:] if args is None else args)
+    _open_closed_streams()
     try:
         result = vime_otel.main(args=words, prog_name="vime-otel", standalone_mode=False)
         sys.stdout.flush()
@@ -100,6 +105,13 @@ def main(args: Sequence[str] | None = None) -> int:
     except Exception as error:  # noqa: BLE001 - told in one line
         return _bug(error, words)
     return result if isinstance(result, int) else 0
+
+
+def _open_closed_streams() -> None:
+    """Where a shell has closed them (`>&-`), Python has None, and a command could not even tell nobody."""
+    if sys.stdout is None or sys.stderr is None:
+        nowhere = open(os.devnull, "w")  # noqa: SIM115 - as long as the process
+        sys.stdout, sys.stderr = sys.stdout or nowhere, sys.stderr or nowhere
 
 
 def _give_up_stdout() -> None:

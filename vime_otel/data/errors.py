@@ -11,3 +11,7 @@ class UsageError(VimeOtelError):
     """The command or a setting was written wrongly."""
 
     exit_code = 2
+
+
+class Unavailable(VimeOtelError):
+    """A server is away, overloaded, or doesn't let us in: the same may succeed later."""

@@ -9,12 +9,18 @@ from typing import Any
 from .folded import Folded, merge_layers
 
 KINDS = ("decode", "prefill")
+"""The kinds of an engine's steps. Runs made of something else than steps have kinds of their own, `all` mostly."""
 
 IDLE = "idle"
 """The kind of a step in which an engine kept its lockstep group company with a dummy batch. It counts nowhere."""
 
 ENGINE_PART = "engine"
 """Stands where a rank would, for what the engine process itself spent on a step."""
+
+
+def in_order(kinds: Iterable[str]) -> list[str]:
+    """Step kinds, each once: those of KINDS first, then others by name; idle is none."""
+    return sorted({*kinds} - {IDLE}, key=lambda kind: (KINDS.index(kind) if kind in KINDS else len(KINDS), kind))
 
 
 @dataclass(frozen=True)
@@ -124,9 +130,8 @@ class Recording:
     older_steps: dict[str, int] = field(default_factory=dict)
 
     def kinds(self) -> list[str]:
-        """The step kinds that occur, in the order of KINDS; idle steps are of none."""
-        seen = {row.kind for row in self.rows} | {kind for kind, count in self.older_steps.items() if count}
-        return [kind for kind in KINDS if kind in seen]
+        """The step kinds that occur, in their usual order; idle steps are of none."""
+        return in_order({row.kind for row in self.rows} | {kind for kind, count in self.older_steps.items() if count})
 
     def steps(self) -> dict[str, int]:
         """Number of steps by kind, of all engines."""

@@ -9,8 +9,8 @@ import msgspec
 from .recording import StepRow
 
 Id = Annotated[str, msgspec.Meta(pattern="^[0-9a-f]{16}$")]
-Kind = Literal["decode", "prefill"]
-AnyKind = Literal["decode", "prefill", "idle"]
+Kind = Annotated[str, msgspec.Meta(pattern="^[a-z][a-z0-9_-]{0,31}$")]
+"""It is part of files' names."""
 
 
 class Rank(TypedDict, total=False):
@@ -62,7 +62,7 @@ class Engine(TypedDict, total=False):
     host: str | None
     pid: int | None
     execution: str | None
-    steps: dict[AnyKind, int]
+    steps: dict[Kind, int]
     ranks: list[Rank]
     pause_ms: float
     errors: list[str]
@@ -82,6 +82,30 @@ class Counts(TypedDict, total=False):
     dropped: int
 
 
+class Traces(TypedDict, total=False):
+    """The header's `traces`, of a run that holds another service's spans."""
+
+    folded: int
+    orphans: int
+    overlapping: int
+
+
+class Taken(TypedDict, total=False):
+    """What became of the items that were accepted, in the header's `intake`."""
+
+    accepted: int
+    kept: int
+    duplicate: int
+    dropped: dict[str, int]
+
+
+class Intake(TypedDict, total=False):
+    """The header's `intake`."""
+
+    spans: Taken
+    log_records: Taken
+
+
 class _Identified(TypedDict):
     id: Id
 
@@ -98,6 +122,12 @@ class Header(_Identified, total=False):
     timing: str
     pause_ms: float
     overlap_ns: int
+    unit: Literal["microseconds", "samples", "bytes"]
+    source: str
+    service: str
+    traces: Traces
+    intake: Intake
+    trace_link: str | None
     engines: list[Engine]
     spans: Counts
     totals: Counts

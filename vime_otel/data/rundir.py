@@ -8,7 +8,8 @@ import re
 import shutil
 import sqlite3
 import tempfile
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterable, Iterator, Mapping, Sequence
+from contextlib import contextmanager
 from datetime import datetime, timezone
 from functools import cached_property
 from pathlib import Path
@@ -21,6 +22,7 @@ from . import folded, settings
 from .errors import VimeOtelError
 from .recording import ENGINE_PART, KINDS, Recording, StepRow, StepTotals, sum_overall, sum_rank
 from .run_format import Header, Steps
+from .step_sums import sum_steps
 from .summary import counted
 
 FORMAT = 1
@@ -28,6 +30,10 @@ HEADER_FILE = "recording.json"
 STEPS_FILE = "steps.json"
 TOTALS_FILE = "totals.sqlite"
 JOURNAL_FILE = "spans.otlp"
+OPEN_FILE = "open.json"
+CURSOR_FILES = "forward-*.json"
+"""There while a collector records into the run; the collector holds a lock on it."""
+
 TORCH_DIR = "torch"
 FOLDED_FILES = ("folded", "calls")
 _NAMES_SHOWN = 10
@@ -37,6 +43,18 @@ _ENGINE_LABEL_SAFE = re.compile(r"[^A-Za-z0-9._-]+")
 def runs_root(given: str | Path | None = None) -> Path:
     """The folder of the run directories: `given`, or VIME_OTEL_RUNS, or `runs`."""
     return Path(given or settings.get(settings.RUNS))
+
+
+def check_writable(folder: Path, option: str) -> None:
+    """Make a folder if need be; raises VimeOtelError where nothing can be written in it. `option` names another one."""
+    try:
+        folder.mkdir(parents=True, exist_ok=True)
+        with tempfile.TemporaryFile(dir=folder):
+            pass
+    except OSError as error:
+        raise VimeOtelError(
+            f"runs can't be written to {folder} ({error.strerror}); name another folder with {option} DIR"
+        ) from error
 
 
 def new_run_name(recording_id: str, label: str | None, now: datetime | None = None) -> str:
@@ -62,9 +80,10 @@ def write_atomically(path: Path, content: bytes) -> None:
 def write_folded_files(directory: Path, recording: Recording) -> None:
     """Write the folded files, `.calls` and steps.json of a recording into `directory`."""
     layerings = _layerings(recording)
+    kinds = recording.kinds()
     for by_layer in (False, True):
-        for kind in KINDS:
-            if kind in recording.kinds() and by_layer in layerings:
+        for kind in {*KINDS, *kinds}:
+            if kind in kinds and by_layer in layerings:
                 _write_kind(directory, kind, sum_overall(recording.of_kind(kind), by_layer), by_layer)
             else:  # left by an earlier recording in the same folder
                 for suffix in FOLDED_FILES:
@@ -77,10 +96,13 @@ def write_folded_files(directory: Path, recording: Recording) -> None:
     write_atomically(directory / STEPS_FILE, orjson.dumps(content, option=orjson.OPT_INDENT_2))
 
 
-def write_run(directory: Path, recording: Recording) -> None:
-    """Write every file of a finished recording but its journal; recording.json comes last."""
+def write_run(directory: Path, recording: Recording, totals: Iterable[StepTotals] | None = None) -> None:
+    """Write every file of a finished recording but its journal; recording.json comes last.
+
+    `totals` are each step's where the recording holds sums of them; of equal keys the first counts.
+    """
     directory.mkdir(parents=True, exist_ok=True)
-    _write_totals(directory / TOTALS_FILE, recording.totals)
+    _write_totals(directory / TOTALS_FILE, recording.totals if totals is None else totals)
     write_sums(directory, recording)
 
 
@@ -117,7 +139,7 @@ def _folded_name(kind: str, suffix: str, by_layer: bool) -> str:
     return f"{kind}.layers.{suffix}" if by_layer else f"{kind}.{suffix}"
 
 
-def _write_totals(path: Path, totals: list[StepTotals]) -> None:
+def _write_totals(path: Path, totals: Iterable[StepTotals]) -> None:
     temporary = path.with_name(f".{path.name}.{os.getpid()}")
     temporary.unlink(missing_ok=True)
     stack_ids: dict[str, int] = {}
@@ -201,8 +223,12 @@ class RunDirectory:
         return len(self.rows_of(kind, rank))
 
     def rows_of(self, kind: str, rank: str | None) -> list[StepRow]:
-        """The steps of a kind: all, or those of one rank's engine (`<engine>-<rank>`)."""
-        return [row for row in self.rows if row.kind == kind and (rank is None or rank.startswith(f"{row.engine}-"))]
+        """The steps of a kind: all, or those of an engine, named by its id or by a rank of it (`<engine>-<rank>`)."""
+        return [
+            row
+            for row in self.rows
+            if row.kind == kind and (rank is None or rank == row.engine or rank.startswith(f"{row.engine}-"))
+        ]
 
     def ranks(self) -> list[str]:
         """Names of the folders under ranks/, `<engine>-<rank>`."""
@@ -240,12 +266,7 @@ class RunDirectory:
 
     def totals(self, first: int = 0, last: int | None = None) -> Iterator[StepTotals]:
         """Per-step totals of the steps `first` to `last` inclusive, without reading the others."""
-        path = self._file(TOTALS_FILE)
-        if not path.is_file():
-            raise VimeOtelError(f"{path} is missing; record again")
-        connection = sqlite3.connect(f"file:{path}?mode=ro", uri=True)
-        try:
-            stacks = dict(connection.execute("SELECT id, stack FROM stacks"))
+        with self._totals_file() as (connection, stacks):
             rows = connection.execute(
                 "SELECT engine, rank, stage, step, kind, stack_ids, inclusive_ns, calls, spans_made, spans_dropped"
                 " FROM totals WHERE step >= ? AND step <= ? ORDER BY engine, rank, step",
@@ -264,6 +285,24 @@ class RunDirectory:
                     made,
                     dropped,
                 )
+
+    def summed(self, group_of: Mapping[tuple[str, int], int]) -> dict[int, list[StepTotals]]:
+        """The totals of the steps (engine, index) in `group_of`, summed within each of their groups.
+
+        A group's sums can be given to `sum_overall` and `sum_rank`, as steps' totals can.
+        """
+        with self._totals_file() as (connection, stacks):
+            return sum_steps(connection, stacks, group_of)
+
+    @contextmanager
+    def _totals_file(self) -> Iterator[tuple[sqlite3.Connection, dict[int, str]]]:
+        """totals.sqlite and its stacks by id; what is wrong in it is told as a VimeOtelError."""
+        path = self._file(TOTALS_FILE)
+        if not path.is_file():
+            raise VimeOtelError(f"{path} is missing; record again")
+        connection = sqlite3.connect(f"{path.resolve().as_uri()}?mode=ro", uri=True)
+        try:
+            yield connection, dict(connection.execute("SELECT id, stack FROM stacks"))
         except (sqlite3.DatabaseError, KeyError, ValueError, TypeError) as error:
             raise VimeOtelError(f"{path} can't be read ({error}); record again") from error
         finally:
@@ -307,8 +346,9 @@ class RunDirectory:
             raise VimeOtelError(f"{path} is missing, but the run recorded {kind} steps; record again") from error
         except (OSError, UnicodeDecodeError) as error:
             raise VimeOtelError(f"{path} can't be read ({_why(error)}); record again") from error
-        # A rank's file is rightly empty where its engine had no steps of the kind.
-        if not parsed.values and (parsed.invalid_lines or not rank):
+        # A rank's file is rightly empty where its engine had no steps of the kind, that of calls in a run from a file.
+        may_be_empty = rank or (path.suffix == ".calls" and "source" in self.header)
+        if not parsed.values and (parsed.invalid_lines or not may_be_empty):
             others = f" ({counted(parsed.invalid_lines, 'other')})" if parsed.invalid_lines else ""
             raise VimeOtelError(f"{path} holds no line in the folded format{others}; record again")
         return parsed
@@ -392,7 +432,9 @@ def find_run(root: Path, which: str = "latest") -> RunDirectory:
 __all__ = [
     "ENGINE_PART",
     "FORMAT",
+    "HEADER_FILE",
     "JOURNAL_FILE",
+    "STEPS_FILE",
     "TORCH_DIR",
     "RunDirectory",
     "ambiguous",

@@ -28,6 +28,11 @@ DIR = Setting(
     "folder for the file trigger: write N into `DIR/start`, the folded files appear beside it",
 )
 TOKEN = Setting("VIME_OTEL_TOKEN", "", "bearer token, sent by recorders and commands, asked for by the collector")
+CA = Setting(
+    "VIME_OTEL_CA",
+    "",
+    "file of the certificate authorities that recorders and commands trust on `https://`; without it the system's",
+)
 TIMING = Setting(
     "VIME_OTEL_TIMING",
     "sync",
@@ -47,16 +52,49 @@ MAX_SPANS = Setting(
 MIN_FREE_MIB = Setting(
     "VIME_OTEL_MIN_FREE_MIB", "1024", "a forced eager run is refused where less device memory than this is free"
 )
+OUTBOX_MIB = Setting(
+    "VIME_OTEL_OUTBOX_MIB",
+    "256",
+    "what an engine keeps at the most while nobody takes it, in `VIME_OTEL_DIR` if that is set, else in memory; beyond,"
+    " the oldest spans go first, totals last",
+)
 SAMPLE_EVERY = Setting(
     "VIME_OTEL_SAMPLE_EVERY",
     "",
     "a number K: one step in K is recorded for as long as the engine runs and a `vime-otel serve` takes it",
 )
+VIEW_TOKEN = Setting(
+    "VIME_OTEL_VIEW_TOKEN",
+    "",
+    "token that `vime-otel view` asks for beyond loopback; without it one is made at every start",
+)
 RUNS = Setting("VIME_OTEL_RUNS", "runs", "folder of the run directories, for every command")
 ROUTER_KEY = Setting("VIME_OTEL_ROUTER_KEY", "", "bearer token of a router that was started with `--api-key`")
+FORWARD_HEADERS = Setting(
+    "VIME_OTEL_FORWARD_HEADERS",
+    "",
+    "headers for what is forwarded or replayed: `NAME=VALUE,…`, values percent-encoded; `HOST/NAME=VALUE` goes to that"
+    " host alone",
+)
 DEBUG = Setting("VIME_OTEL_DEBUG", "", "any value: an unexpected error of a command shows its traceback")
 
-ALL = (COLLECTOR, DIR, TOKEN, TIMING, DECODE_TOKENS, MAX_SPANS, MIN_FREE_MIB, SAMPLE_EVERY, RUNS, ROUTER_KEY, DEBUG)
+ALL = (
+    COLLECTOR,
+    DIR,
+    TOKEN,
+    CA,
+    TIMING,
+    DECODE_TOKENS,
+    MAX_SPANS,
+    MIN_FREE_MIB,
+    OUTBOX_MIB,
+    SAMPLE_EVERY,
+    VIEW_TOKEN,
+    RUNS,
+    ROUTER_KEY,
+    FORWARD_HEADERS,
+    DEBUG,
+)
 TIMINGS = ("sync", "events", "host")
 _MOST_DIGITS = 15
 

@@ -8,7 +8,7 @@ from statistics import mean, median
 from typing import Any
 
 from .folded import layers_of, unescape_frame
-from .recording import IDLE, KINDS, StepRow
+from .recording import IDLE, StepRow, in_order
 
 _MUCH_SLOWER = 1.25
 """From here on a recorded step says little about the length of an unrecorded one."""
@@ -81,6 +81,10 @@ def _by_frame(values: Mapping[str, int]) -> dict[tuple[tuple[tuple[str, int], ..
 
 def opening_line(header: Mapping[str, Any], rows: Sequence[StepRow]) -> str:
     """What was measured and how, in one line for people."""
+    if header.get("source"):
+        return f"read from the file {header['source']}"
+    if header.get("service"):
+        return _service_line(header)
     parts = []
     production_ms = None
     paces = [pace for engine in _engines(header) if (pace := _production(engine))]
@@ -92,10 +96,8 @@ def opening_line(header: Mapping[str, Any], rows: Sequence[StepRow]) -> str:
         parts.append(f"production step {production_ms:.1f} ms (batch {batch}){where}")
     recorded: list[str] = []
     slow, told = False, ""
-    for kind in KINDS:
+    for kind in in_order(row.kind for row in rows):
         chosen = [row for row in rows if row.kind == kind]
-        if not chosen:
-            continue
         step_ms = mean(row.interval_ns for row in chosen) / 1e6
         details = [counted(len(chosen), "step")]
         if kind == "decode":
@@ -116,6 +118,21 @@ def opening_line(header: Mapping[str, Any], rows: Sequence[StepRow]) -> str:
     forced = any("forced_eager" in _executions(row) for row in rows)
     line = f"{' · '.join(parts)} on {counted(len({row.engine for row in rows}), 'engine')}"
     return f"{line}: {_NOT_MS}" if slow or forced else line
+
+
+def _service_line(header: Mapping[str, Any]) -> str:
+    """What a run of another service's spans holds."""
+    traces = header.get("traces") or {}
+    spans = ((header.get("intake") or {}).get("spans") or {}).get("kept", 0)
+    parts = [
+        f"{counted(spans, 'span')} in {counted(traces.get('folded', 0), 'trace')} of the service {header['service']}"
+        f" on {str(header.get('created'))[:10]}, folded by their parents"
+    ]
+    if traces.get("orphans"):
+        parts.append(f"{counted(traces['orphans'], 'span')} without their parent")
+    if traces.get("overlapping"):
+        parts.append(f"{counted(traces['overlapping'], 'span')} with overlapping children")
+    return " · ".join(parts)
 
 
 def _production(engine: Mapping[str, Any]) -> tuple[float, int] | None:
