@@ -70,7 +70,6 @@ class CollectorConfig:
     """Memory for requests that are read, written and summed; beyond, clients are asked to come again."""
 
 
-
 class Collector:
     """The collector. `start` and `stop` belong to one event loop; stopping twice is fine."""
 
