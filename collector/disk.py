@@ -7,6 +7,7 @@ import shutil
 import threading
 from collections.abc import Iterator
 from dataclasses import dataclass
+from datetime import datetime, timedelta, timezone
 from pathlib import Path
 
 from vime_otel.data import rundir
@@ -114,8 +115,10 @@ def _created(run: rundir.RunDirectory) -> tuple[str, str]:
 
 
 def _goes_on(run: rundir.RunDirectory) -> bool:
-    """Whether it has no end yet, like the rolling one of today. A damaged run is over."""
+    """Whether more may come, as into the runs of today and yesterday (clocks differ). A damaged run is over."""
     try:
-        return "complete" in run.header and run.header["complete"] is None
+        endless = "complete" in run.header and run.header["complete"] is None
     except VimeOtelError:
         return False
+    yesterday = datetime.now(timezone.utc).date() - timedelta(days=1)
+    return endless and _created(run)[0] >= yesterday.isoformat()

@@ -5,7 +5,7 @@ from __future__ import annotations
 import asyncio
 import logging
 from collections import Counter
-from collections.abc import Awaitable, Callable, Collection
+from collections.abc import Awaitable, Callable, Collection, Iterator
 from dataclasses import dataclass
 from typing import Any, Protocol
 
@@ -24,6 +24,10 @@ from .tally import MALFORMED, NO_RECORDING, NOT_KEPT, TOO_MANY_SERVICES, Tally
 _log = logging.getLogger(__name__)
 
 _NAMES_SHOWN = 3
+_LARGE_BYTES = 4 * 1024 * 1024
+"""Beyond, a request is taken in pieces, so that the others' turn comes between them."""
+
+_PIECE_BYTES = 1024 * 1024
 
 
 class Malformed(ValueError):
@@ -46,6 +50,24 @@ class Part:
     def items(self) -> int:
         """How many spans or log records it has."""
         return sum(map(self.signal.count, self.signal.resources(self.request)))
+
+
+def _pieces(part: Part) -> Iterator[Part]:
+    """The part, or, where it is large, what it has in pieces, the same ones each time that it comes."""
+    if len(part.payload) <= _LARGE_BYTES:
+        yield part
+        return
+    signal = part.signal
+    most = max(part.items * _PIECE_BYTES // len(part.payload), 1)
+    for resource in signal.resources(part.request):
+        for scope in getattr(resource, signal.scopes_field):
+            items = getattr(scope, signal.items_field)
+            for first in range(0, len(items), most):
+                request = signal.request_type()
+                of_resource = signal.resources(request).add(resource=resource.resource, schema_url=resource.schema_url)
+                of_scope = getattr(of_resource, signal.scopes_field).add(scope=scope.scope, schema_url=scope.schema_url)
+                getattr(of_scope, signal.items_field).extend(items[first : first + most])
+                yield Part(signal, request, request.SerializeToString())
 
 
 class Taker(Protocol):
@@ -176,7 +198,8 @@ class Intake:
         total = Tally()
         # One after the other: a request with parts for several takers is rare.
         for taker, part in parts:
-            total.add(await self._counted(taker, part, transport))
+            for piece in _pieces(part):
+                total.add(await self._counted(taker, piece, transport))
         if strays:
             total.add(self._count_strays(signal, strays, transport))
         self.counts.requests[signal.key, transport] += 1

@@ -15,7 +15,7 @@ from vime_otel.data.settings import TIMINGS
 from .addresses import shown
 
 PROTOCOL = 1
-PHASES = ("idle", "armed", "recording", "exporting", "done", "cancelled", "failed", "refused")
+PHASES = ("idle", "armed", "recording", "exporting", "waiting", "done", "cancelled", "failed", "refused")
 BUSY_PHASES = frozenset({"armed", "recording", "exporting"})
 MOST_STEPS = 1_000_000
 MOST_REQUESTS = 100_000

@@ -6,6 +6,7 @@ and finds it unlocked goes on where the other was cut off.
 
 from __future__ import annotations
 
+import errno
 import fcntl
 import logging
 import os
@@ -69,26 +70,34 @@ class Marker:
         descriptor = os.open(temporary, os.O_RDWR | os.O_CREAT | os.O_TRUNC, 0o644)
         try:
             fcntl.flock(descriptor, fcntl.LOCK_EX | fcntl.LOCK_NB)
-            os.write(descriptor, msgspec.json.encode(content))
+            encoded = msgspec.json.encode(content)
+            if os.write(descriptor, encoded) < len(encoded):
+                raise OSError(errno.ENOSPC, os.strerror(errno.ENOSPC), str(temporary))
             os.fsync(descriptor)
             os.replace(temporary, path)  # the lock goes with the file
             for folder in (directory, directory.parent):
                 sync_directory(folder)
         except BaseException:
+            temporary.unlink(missing_ok=True)
             os.close(descriptor)
             raise
         return cls(path, descriptor)
 
     @classmethod
     def take_over(cls, path: Path) -> Marker | None:
-        """The one that is there; None where another process has it. Raises OSError."""
+        """The one that is there; None where another process has it, or has just removed it. Raises OSError."""
         descriptor = os.open(path, os.O_RDWR)
         try:
             fcntl.flock(descriptor, fcntl.LOCK_EX | fcntl.LOCK_NB)
-        except OSError:
+            if os.path.samestat(os.fstat(descriptor), os.stat(path)):
+                return cls(path, descriptor)
+        except (BlockingIOError, FileNotFoundError):
+            pass
+        except BaseException:
             os.close(descriptor)
-            return None
-        return cls(path, descriptor)
+            raise
+        os.close(descriptor)
+        return None
 
     def read(self) -> OpenRun:
         """What it says. Raises OSError or ValueError."""

@@ -326,7 +326,7 @@ class RecordingTask:
                 limit = patience.late
                 if not any(part.phase != "refused" and self._folder.sums.missing(part.engine) for part in here):
                     break
-            elif any(part.phase == "exporting" for part in here) and not self._stopped:
+            elif any(part.phase in ("exporting", "waiting") for part in here) and not self._stopped:
                 limit = patience.exporting
             else:
                 limit = patience.disarming

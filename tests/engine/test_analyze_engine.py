@@ -17,7 +17,7 @@ from vime_otel.cli.main import main
 from vime_otel.data.rundir import find_run
 from vime_otel.demo.tiny_model import write_tiny_model
 
-pytestmark = pytest.mark.engine
+pytestmark = [pytest.mark.engine, pytest.mark.long]
 
 ALONE = {"VIME_TEST_RANKS": "1", "VLLM_ENABLE_V1_MULTIPROCESSING": "0", "VLLM_CPU_OMP_THREADS_BIND": "nobind"}
 TWO_RANKS = {"VIME_TEST_RANKS": "2", "VLLM_CPU_OMP_THREADS_BIND": "0|1"}

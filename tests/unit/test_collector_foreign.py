@@ -18,7 +18,7 @@ from opentelemetry.proto.trace.v1.trace_pb2 import Span
 from otlp_client import send
 from running_collector import QUICK, config, running, until
 
-from collector import foreign_runs, foreign_sums, trace_fold
+from collector import foreign_runs, foreign_sums, request_journal, trace_fold
 from collector.commits import GroupCommit
 from collector.counts import Counts
 from collector.foreign_run import STATE_FILE, ForeignRun
@@ -271,6 +271,45 @@ def test_a_run_goes_on_with_and_without_its_state(tmp_path: Path, damage: str) -
     assert run.calls("all") == whole.state.folded().calls
     assert run.header["intake"]["spans"]["kept"] == 30
     assert run.steps == {"all": 3}
+
+
+def test_what_comes_again_byte_by_byte_is_known_when_its_trace_is_long_folded(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(foreign_sums, "MOST_OPEN_SPANS", 5)
+
+    async def check(again: bool) -> None:
+        commits = GroupCommit(Counts())
+        commits.start()
+        run = ForeignRun("shop", TODAY, tmp_path, "0", commits)
+        for number in (1, 2, 3):
+            # All three at once, too: the second waits for the first one's way to the disk.
+            tallies = await asyncio.gather(*(take(run, trace_of(number)) for _ in range(3)))
+            assert sorted(tally.kept for tally in tallies) == ([0, 0, 0] if again else [0, 0, 10])
+            assert sum(tally.duplicate for tally in tallies) == (30 if again else 20)
+        run.write(run.saved())
+        await run.close()
+        await commits.close()
+
+    in_loop(check(again=False))
+    in_loop(check(again=True))
+    (run,) = list_runs(tmp_path)
+    assert run.header["intake"]["spans"] == {"accepted": 180, "kept": 30, "duplicate": 150, "dropped": {}}
+
+
+def test_requests_that_only_look_alike_are_told_apart(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(request_journal, "checksum", lambda signal, payload: 7)
+
+    async def check() -> None:
+        commits = GroupCommit(Counts())
+        commits.start()
+        run = ForeignRun("shop", TODAY, tmp_path, "0", commits)
+        tallies = await asyncio.gather(*(take(run, trace_of(number)) for number in (1, 2, 1, 2)))
+        assert sum(tally.kept for tally in tallies) == 20
+        await run.close()
+        await commits.close()
+
+    in_loop(check())
 
 
 def test_what_comes_again_after_midnight_counts_for_the_day_before(

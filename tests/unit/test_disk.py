@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import logging
+from datetime import datetime, timezone
 from pathlib import Path
 
 import orjson
@@ -55,8 +56,11 @@ def test_what_is_being_recorded_or_kept_stays_and_that_is_told(
 ) -> None:
     make_run(tmp_path, 1, True, disk.KEEP_FILE)
     make_run(tmp_path, 2, True, OPEN_FILE)
-    make_run(tmp_path, 3, None)
+    of_today = make_run(tmp_path, 3, None) / HEADER_FILE
+    header = orjson.loads(of_today.read_bytes())
+    of_today.write_bytes(orjson.dumps(header | {"created": f"{datetime.now(timezone.utc):%Y-%m-%d}T00:00:00+00:00"}))
     make_run(tmp_path, 4, False)
+    make_run(tmp_path, 6, None)  # nobody adds to a day that is long over
     unfinished = tmp_path / "20260105T000000Z-00000005"
     unfinished.mkdir()
     (unfinished / "spans.otlp").write_bytes(b"x" * RUN_BYTES)

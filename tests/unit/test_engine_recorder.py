@@ -210,6 +210,15 @@ def test_an_export_that_failed_is_told_beside_what_was_wrong_before(recorder: En
     assert (recorder.status.phase, recorder.status.reason) == ("failed", "nobody wants it; nobody answers")
 
 
+def test_an_engine_whose_window_waits_for_its_collector_takes_other_orders(recorder: EngineRecorder) -> None:
+    recorder.submit(Command("r1", 1), lambda window: None)
+    step(recorder)
+    assert recorder.submit(Command("r2", 1), lambda window: None) == "recording r1 is running on this engine"
+    recorder.exported("nobody answers", waits=True)
+    assert (recorder.status.phase, recorder.status.recording) == ("waiting", "r1")
+    assert recorder.submit(Command("r2", 1), lambda window: None) is None
+
+
 def sampling(windows: list[Window], every: int = 3) -> Sampling:
     return Sampling(lambda: Command("5" * 16, 2, every=every, totals_only=True), windows.append)
 

@@ -500,7 +500,7 @@ def test_a_recording_whose_collector_was_killed_is_whole_once_one_is_back(
             killed.kill()
     for number in range(3):
         make_step(recorder, at=1000 + number * 10)
-    until(lambda: recorder.status.phase == "exporting")
+    until(lambda: recorder.status.phase in ("exporting", "waiting"))
     with running(config(tmp_path, http_port=port)) as collector:
         result = ControlClient(collector.url).finish(recording)
     door.close()

@@ -35,7 +35,9 @@ def clean_url(text: str) -> str:
     except ValueError:
         valid = False
     if not valid:
-        raise UsageError(f"{text.rpartition('@')[2]!r} is not a URL such as http://127.0.0.1:3521")
+        # What stands before an @ may be a password, however the rest is spelt.
+        scheme, slashes, rest = text.partition("//") if "//" in text else ("", "", text)
+        raise UsageError(f"{scheme + slashes + rest.rpartition('@')[2]!r} is not a URL such as http://127.0.0.1:3521")
     return url
 
 

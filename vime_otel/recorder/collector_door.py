@@ -29,11 +29,8 @@ STARTING_WAIT_SECONDS = 1.0
 STARTING_SECONDS = 300.0
 """How long an API server may take to listen. In-process engines and Ray actors have none."""
 RETRY_SECONDS = (2.0, 3.0)
-EXPORT_PATIENCE_SECONDS = 600.0
-"""So long a recording that can't be sent counts as being exported: a collector that comes back goes on with it.
-
-The engine takes no other order meanwhile.
-"""
+EXPORT_PATIENCE_SECONDS = 10.0
+"""So long a recording that can't be sent counts as being exported, and the engine takes no other order."""
 CUT_OFF_TIMES = 3
 """So many polls in a row ended without an answer: that is no collector on its way out."""
 LOST_SECONDS = 10.0

@@ -13,7 +13,7 @@ from typing import Any
 from vime_otel.data import settings
 
 from .engine import EngineRecorder
-from .exporter import Destination, Exporter
+from .exporter import Destination, Exporter, Kept
 from .outbox_store import FOLDER, SUFFIX
 from .pace import AFTER_SECONDS, AFTER_STEPS
 from .window import Window
@@ -69,7 +69,7 @@ class Door(threading.Thread):
         error = self.try_export(window)
         if error is not None:
             logger.warning("vime-otel: recording %s was not exported whole: %s", window.command.recording, error)
-        self.recorder.exported(error)
+        self.recorder.exported(error, waits=isinstance(error, Kept))
 
     def _unrecorded(self, window: Window) -> dict[str, Any]:
         """How long decode steps take without a recording, at the batch of the recorded ones."""

@@ -159,12 +159,12 @@ class EngineRecorder:
                 "failed",
             )
 
-    def exported(self, error: str | None) -> None:
-        """The exporter is through with the last window; `error` says what it could not do."""
+    def exported(self, error: str | None, waits: bool = False) -> None:
+        """The exporter is through with the last window; `error` says what it could not do, or not yet (`waits`)."""
         status = self.status
         outcome, reason = self._outcome
         if error is not None:
-            outcome, reason = "failed", "; ".join(filter(None, (reason, error)))
+            outcome, reason = "waiting" if waits else "failed", "; ".join(filter(None, (reason, error)))
         self.status = replace(status, phase=outcome, reason=reason)
 
     def _order(self, order: Callable[[], None]) -> None:

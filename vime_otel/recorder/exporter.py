@@ -52,6 +52,10 @@ class Destination:
     patience: float = 0.0
 
 
+class Kept(str):
+    """What kept a window from being sent: it waits, and goes by itself when that ends."""
+
+
 class Exporter:
     """One door's exporter: `export` may be called from several threads, `close` at the end."""
 
@@ -63,7 +67,7 @@ class Exporter:
     def export(self, window: Window | None, destination: Destination) -> str | None:
         """Export a window (None: merge what engines have written, send what waits); wait until that is done.
 
-        The answer is None, or what could not be done.
+        The answer is None, or what could not be done; `Kept` where it will be yet.
         """
         job = pickle.dumps((window, destination), protocol=5)
         with self._lock:
@@ -143,4 +147,4 @@ class _Process:
 
 def _error_of(answer: dict[str, Any]) -> str | None:
     error: str | None = answer["error"]
-    return error
+    return Kept(error) if error is not None and answer["kept"] else error

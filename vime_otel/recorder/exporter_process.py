@@ -1,7 +1,7 @@
 """The exporter subprocess: reads windows from standard input, assembles them, sends or writes them.
 
-It answers each with one line of JSON, `{"error": null or text, "waiting": n}`, and tells what became of
-windows that waited in lines `{"told": text}`. It ends when nothing waits, or when standard input does.
+It answers each with one line of JSON, `{"error": null or text, "kept": whether it will be sent yet, "waiting": n}`, and
+tells what became of windows that waited in lines `{"told": text}`. It ends when nothing waits, or when standard input does.
 """
 
 from __future__ import annotations
@@ -33,6 +33,10 @@ COLLECTOR = "collector"
 OTLP = "otlp"
 _MIB = 2**20
 _Job = tuple[Window | None, Destination]
+
+
+class _Waits(VimeOtelError):
+    """A window could not be sent, and waits."""
 
 
 def main() -> NoReturn:
@@ -79,14 +83,14 @@ class ExporterProcess:
         self._jobs.put(None)
 
     def _answer(self, window: Window | None, destination: Destination) -> None:
-        error = None
+        error, kept = None, False
         try:
             self._export(window, destination)
         except VimeOtelError as failure:
-            error = str(failure)
+            error, kept = str(failure), isinstance(failure, _Waits)
         except Exception as failure:  # noqa: BLE001 - what else waits here must not be lost with it
             error = f"the exporter failed: {failure!r}"
-        _say({"error": error, "waiting": self._waiting()})
+        _say({"error": error, "kept": kept, "waiting": self._waiting()})
 
     def _export(self, window: Window | None, destination: Destination) -> None:
         if destination.directory and destination.start:
@@ -132,7 +136,7 @@ class ExporterProcess:
                     return
         what = f"{delivery.trouble}; what was recorded waits in {delivery.place} and goes when that ends"
         if destination.collector:
-            raise VimeOtelError(what)
+            raise _Waits(what)
         _say({"told": what})  # no error: under the file trigger the recording's files are there
 
     def _retry(self) -> list[Outcome]:
