@@ -132,7 +132,6 @@ def test_one_engines_flame_graph_is_its_threads_time(one: Traced, capsys: pytest
     assert exact == {name: round(value * 1000) for name, value in traced.items()}
 
 
-@pytest.mark.long
 def test_two_engines_that_share_a_folder_are_two_engines(
     model: Path, tmp_path: Path, capsys: pytest.CaptureFixture[str]
 ) -> None:
@@ -146,7 +145,6 @@ def test_two_engines_that_share_a_folder_are_two_engines(
         assert_steps(engine["ranks"][0], traced)
 
 
-@pytest.mark.long
 def test_two_ranks_are_one_engine_and_are_compared(
     model: Path, tmp_path: Path, capsys: pytest.CaptureFixture[str]
 ) -> None:
@@ -165,7 +163,6 @@ def test_two_ranks_are_one_engine_and_are_compared(
     assert run.steps["decode"] == engine["ranks"][0]["steps"]["rows"][2]["steps"]
 
 
-@pytest.mark.long
 def test_python_stacks_stand_around_the_operators(
     model: Path, tmp_path: Path, capsys: pytest.CaptureFixture[str]
 ) -> None:

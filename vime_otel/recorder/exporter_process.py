@@ -1,7 +1,8 @@
 """The exporter subprocess: reads windows from standard input, assembles them, sends or writes them.
 
 It answers each with one line of JSON, `{"error": null or text, "kept": whether it will be sent yet, "waiting": n}`, and
-tells what became of windows that waited in lines `{"told": text}`. It ends when nothing waits, or when standard input does.
+tells what became of windows that waited in lines `{"told": text}`. It ends when nothing waits, or when standard input
+does.
 """
 
 from __future__ import annotations
