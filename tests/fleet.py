@@ -9,6 +9,7 @@ from __future__ import annotations
 
 import asyncio
 import json
+import os
 import sys
 import time
 
@@ -84,6 +85,7 @@ async def main() -> None:
     print(json.dumps({"urls": urls}), flush=True)
     while await asyncio.to_thread(sys.stdin.readline):
         print(json.dumps({"starts": fleet.starts}), flush=True)
+    os._exit(0)  # connections are left open on purpose
 
 
 asyncio.run(main())

@@ -89,12 +89,12 @@ NGRAM = {
     "prompt_lookup_max": 3,
     "prompt_lookup_min": 1,
 }
-LLAMA_NGRAM = Model("Llama", "llama", LAYER | DENSE, speculative=NGRAM)
 LONG = [
     Model("Qwen3Moe", "qwen3_moe", LAYER | QK_NORMS | EXPERTS),
     Model("Mixtral", "mixtral", LAYER | EXPERTS, {"num_local_experts": 8, "num_experts_per_tok": 2}),
     Model("Olmoe", "olmoe", LAYER | QK_NORMS | EXPERTS),
     Model("Llama", "llama", LAYER | DENSE),
+    Model("Llama", "llama", LAYER | DENSE, speculative=NGRAM),
 ]
 
 
@@ -129,7 +129,6 @@ class Outcome:
     scope="module",
     params=[
         QWEN2_MOE,
-        LLAMA_NGRAM,
         *(pytest.param(model, marks=pytest.mark.long) for model in LONG),
     ],
     ids=lambda model: model.title,

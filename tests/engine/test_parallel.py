@@ -30,7 +30,7 @@ SHAPES = {
     "asynchronous": ONE_THREAD,
     "asynchronous_one_process": {**ONE_THREAD, **IN_PROCESS},
 }
-LONG = ("tensor", "pipeline", "asynchronous")
+LONG = ("tensor", "pipeline", "one_process", "asynchronous")
 STAGES = {"tensor": {"0": 0, "1": 0}, "pipeline": {"0": 0, "1": 1}}
 ENGINE_STACKS = {"step", "step;schedule", "step;wait", "step;update_from_output"}
 STEADY = 80
