@@ -73,7 +73,8 @@ def test_a_fleet_of_simulated_workers_gets_the_right_outcome_each(size: int) -> 
         listed = [{"url": url, "worker_type": "regular", "is_healthy": True} for url in behaviours]
         random.Random(size).shuffle(listed)
         with serving_in_thread({"GET /workers": answer(body={"workers": listed})}) as (router,):
-            command = ["profile", "start", "--router", router, "--timeout", str(TIMEOUT_S), "--max-seconds", "1", "--json"]
+            command = ["profile", "start", "--router", router, "--timeout", str(TIMEOUT_S)]
+            command += ["--max-seconds", "1", "--json"]
             began = time.monotonic()
             done = subprocess.run(
                 [sys.executable, "-m", "vime_otel", *command], capture_output=True, text=True, check=False
