@@ -15,7 +15,7 @@ from vime_otel.data.errors import VimeOtelError
 
 from .http_client import printable
 
-SUFFIXES = (".trace.json", ".trace.json.gz", ".pt.trace.json", ".pt.trace.json.gz")
+SUFFIXES = (".trace.json", ".trace.json.gz")
 BROWSER_BYTES = 1 << 30
 """Of uncompressed JSON; a browser's Perfetto gives up somewhere above, for lack of memory."""
 

@@ -13,7 +13,7 @@ from typing import Any
 
 import orjson
 
-from vime_otel.data.rundir import TORCH_DIR, write_atomically
+from vime_otel.data.rundir import MANIFEST_FILE, TORCH_DIR, write_atomically
 
 from .addresses import host_and_port, shown
 from .profile_session import ProfilePlan, ProfileResult
@@ -21,7 +21,6 @@ from .router import Worker
 from .trace_files import BROWSER_BYTES, TraceContent
 from .trace_owners import FoundTrace
 
-MANIFEST_FILE = "manifest.json"
 FORMAT = 1
 TOO_BIG = (
     "too big for a browser's memory: `vime-otel analyze` reads it, and so does Perfetto with"

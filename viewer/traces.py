@@ -7,11 +7,10 @@ from typing import Annotated, TypedDict
 
 import msgspec
 
-from vime_otel.data.rundir import JOURNAL_FILE, TORCH_DIR, RunDirectory
+from vime_otel.data.rundir import JOURNAL_FILE, MANIFEST_FILE, TORCH_DIR, RunDirectory
 
 from .store import Store, torch_name
 
-MANIFEST_FILE = "manifest.json"
 _MOST_BYTES = 64 << 20
 _Text = Annotated[str, msgspec.Meta(max_length=4000)]
 

@@ -21,9 +21,9 @@ from ..data.rundir import HEADER_FILE
 from ..version import __version__
 from .options import FOLDER
 from .profile import new_session_id, profile_workers, trace_folder
+from .profile_options import MOST_ITERATIONS
 
 _Command = TypeVar("_Command", bound=Callable[..., Any])
-_MOST_ITERATIONS = 1_000_000
 
 
 @dataclass(frozen=True)
@@ -88,7 +88,7 @@ def torch_options(command: _Command) -> _Command:
     for option in (
         click.option(
             "--iterations",
-            type=click.IntRange(1, _MOST_ITERATIONS),
+            type=click.IntRange(1, MOST_ITERATIONS),
             default=5,
             show_default=True,
             help="Steps of these profiles.",

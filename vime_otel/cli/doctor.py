@@ -23,22 +23,16 @@ from collector.router import Worker, find_workers
 from ..data import settings
 from ..data.errors import UsageError, VimeOtelError
 from ..data.summary import counted
-from .options import FOLDER, clean_url, json_option, place_options, read_log
+from .options import DEFAULT_COLLECTOR, FOLDER, clean_url, collector_option, json_option, place_options, read_log
 from .output import console, print_json
 
-_DEFAULT_COLLECTOR = "http://127.0.0.1:4318"
 _MARKS = {"ok": "ok", "note": "note", "mend": "MEND"}
 
 
 @click.command()
 @place_options
 @click.option("--log", type=FOLDER, metavar="FILE", help="A training log.")
-@click.option(
-    "--collector",
-    type=clean_url,
-    metavar="URL",
-    help=f"A running collector (default: ${settings.COLLECTOR.name}, or {_DEFAULT_COLLECTOR}).",
-)
+@collector_option
 @click.option(
     "--trace-dir", type=FOLDER, metavar="DIR", help="A torch_profiler_dir in which traces are missing or broken."
 )
@@ -61,7 +55,7 @@ def doctor(
         raise UsageError("what is to be looked at? name --log FILE, --router URL, --worker URL or --trace-dir DIR")
     findings = check_log(read_log(log)) if log else []
     if router or workers:
-        collector_url = collector or settings.get(settings.COLLECTOR) or _DEFAULT_COLLECTOR
+        collector_url = collector or settings.get(settings.COLLECTOR) or DEFAULT_COLLECTOR
         findings += asyncio.run(_check_engines(router, workers, limit, collector_url))
     if trace_dir is not None:
         findings += check_traces(Path(trace_dir))

@@ -21,6 +21,7 @@ if TYPE_CHECKING:
 _Command = TypeVar("_Command", bound=Callable[..., Any])
 _MOST_WORKERS = 1_000_000
 _LOG = "vime_otel.train_log"
+DEFAULT_COLLECTOR = "http://127.0.0.1:4318"
 
 
 def clean_url(text: str) -> str:
@@ -105,6 +106,16 @@ def place_options(command: _Command) -> _Command:
     ):
         command = option(command)
     return command
+
+
+def collector_option(command: _Command) -> _Command:
+    """`--collector URL`: one that runs; None where the setting or DEFAULT_COLLECTOR is meant."""
+    return click.option(
+        "--collector",
+        type=clean_url,
+        metavar="URL",
+        help=f"A running collector (default: ${settings.COLLECTOR.name}, or {DEFAULT_COLLECTOR}).",
+    )(command)
 
 
 def named_log() -> TrainLog | None:

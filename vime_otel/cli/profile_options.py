@@ -18,7 +18,7 @@ from .options import Seconds, Text
 
 _Command = TypeVar("_Command", bound=Callable[..., Any])
 MOST_SECONDS = 86_400
-_MOST_ITERATIONS = 1_000_000
+MOST_ITERATIONS = 1_000_000
 _SHORT_TEXT = 200
 _PREFIX = re.compile(r"[A-Za-z0-9][A-Za-z0-9._-]{0,127}")
 
@@ -106,13 +106,13 @@ def start_options(command: _Command) -> _Command:
         click.option(
             "--delay",
             "delay_iterations",
-            type=click.IntRange(0, _MOST_ITERATIONS),
+            type=click.IntRange(0, MOST_ITERATIONS),
             metavar="N",
             help=f"Steps to let pass first (vLLM {since} on).",
         ),
         click.option(
             "--iterations",
-            type=click.IntRange(1, _MOST_ITERATIONS),
+            type=click.IntRange(1, MOST_ITERATIONS),
             default=5,
             show_default=True,
             help=f"Steps to profile (vLLM {since} on; before, the server's own max_iterations counts).",

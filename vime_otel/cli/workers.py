@@ -19,21 +19,15 @@ from collector.router import Worker, ask_health, find_workers
 
 from ..data import settings
 from ..data.errors import UsageError, VimeOtelError
-from .options import clean_url, engine_arguments, engine_options, json_option
+from .options import DEFAULT_COLLECTOR, clean_url, collector_option, engine_arguments, engine_options, json_option
 from .output import console, print_json
 
-_DEFAULT_COLLECTOR = "http://127.0.0.1:4318"
 _HEALTH = {True: "healthy", False: "unhealthy", None: "?"}
 
 
 @click.command()
 @engine_options
-@click.option(
-    "--collector",
-    type=clean_url,
-    metavar="URL",
-    help=f"A running collector (default: ${settings.COLLECTOR.name}, or {_DEFAULT_COLLECTOR}).",
-)
+@collector_option
 @json_option
 def workers(
     router: str | None, workers: tuple[str, ...], limit: int | None, collector: str | None, as_json: bool
@@ -42,7 +36,7 @@ def workers(
 
     The exit status is 1 where none of them is healthy.
     """
-    collector_url = collector or clean_url(settings.get(settings.COLLECTOR) or _DEFAULT_COLLECTOR)
+    collector_url = collector or clean_url(settings.get(settings.COLLECTOR) or DEFAULT_COLLECTOR)
     found, recorders = asyncio.run(_ask(router, workers, limit, collector_url))
     router_host = urlsplit(router).hostname if router else None
     matching = match(found, recorders.attached, router_host)

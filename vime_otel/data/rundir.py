@@ -35,6 +35,8 @@ CURSOR_FILES = "forward-*.json"
 """There while a collector records into the run; the collector holds a lock on it."""
 
 TORCH_DIR = "torch"
+MANIFEST_FILE = "manifest.json"
+"""In TORCH_DIR: what each trace is."""
 FOLDED_FILES = ("folded", "calls")
 _NAMES_SHOWN = 10
 _ENGINE_LABEL_SAFE = re.compile(r"[^A-Za-z0-9._-]+")
