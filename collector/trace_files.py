@@ -12,6 +12,7 @@ from dataclasses import dataclass
 from pathlib import Path
 
 from vime_otel.data.errors import VimeOtelError
+from vime_otel.data.folders import files_below
 
 from .http_client import printable
 
@@ -67,7 +68,7 @@ def find_traces(directory: Path) -> dict[Path, Stamp]:
     if not os.access(directory, os.R_OK | os.X_OK):
         raise VimeOtelError(f"{directory} can't be read; let this user read it, or run as one who may")
     found: dict[Path, Stamp] = {}
-    for path in directory.rglob("*"):
+    for path in files_below(directory):
         try:
             if path.name.endswith(SUFFIXES) and path.is_file():
                 status = path.stat()

@@ -17,6 +17,7 @@ from running_collector import ControlClient, until
 from scripts import FOLDER, run_script
 
 from vime_otel.data import settings
+from vime_otel.data.folders import files_below
 from vime_otel.data.otlp import step_ids
 from vime_otel.data.rundir import RunDirectory
 from vime_otel.demo.processes import LoggedProcess, free_ports, stop_all
@@ -44,6 +45,10 @@ def test_spans_of_an_engine_that_is_gone_arrive_once_at_the_otlp_endpoint(
     engine = header["engines"][0]["id"]
     assert {span.trace_id for _, span in sink.spans()} == {step_ids(header["id"], engine, n)[0] for n in range(12)}
     assert {resource["service.instance.id"] for resource, _ in sink.spans()} == {engine}
+
+
+def windows_below(directory: Path) -> list[Path]:
+    return [path for path in files_below(directory) if path.suffix == ".window"]
 
 
 @contextmanager
@@ -88,10 +93,10 @@ def test_a_recording_goes_on_over_tls_through_the_deaths_of_the_collector_and_th
             recording = control.start(steps=100_000, timeout_seconds=600)
             until(lambda: [e for e in control.show(recording)["engines"] if e["steps_done"] >= 20], 60)
             os.kill(first.pid, 9)
-            until(lambda: list(directory.glob("*/outbox/*.window")), 120)
+            until(lambda: windows_below(directory), 120)
     finally:
         stop_all([first])
-    (left,) = directory.glob("*/outbox/*.window")
+    (left,) = windows_below(directory)
     assert TOKEN.encode() not in left.read_bytes()
     with engine_at_work(model_with_weights, directory, env, tmp_path / "engine-2.log"):
         second = serve(2)
@@ -108,7 +113,7 @@ def test_a_recording_goes_on_over_tls_through_the_deaths_of_the_collector_and_th
     assert header["spans"]["received"] == header["spans"]["expected"] > 0
     assert header["totals"]["received"] == header["totals"]["expected"] > 0
     assert header["mismatched_steps"] == []
-    assert not list(directory.glob("*/outbox/*.window"))
+    assert not windows_below(directory)
     for log in tmp_path.glob("*.log"):
         assert TOKEN not in log.read_text(errors="replace")
 

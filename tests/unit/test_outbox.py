@@ -29,6 +29,7 @@ from test_sending import window
 
 from vime_otel.data import settings
 from vime_otel.data.errors import Unavailable, VimeOtelError
+from vime_otel.data.folders import files_below
 from vime_otel.data.otlp import CLOSING_EVENT, STEP_EVENT, plain_value
 from vime_otel.data.recording import sum_rank
 from vime_otel.data.rolling import rolling_id
@@ -327,8 +328,8 @@ class StandInCollector:
         return {"POST /v1/logs": self.logs, "POST /v1/traces": self.traces}
 
 
-def files_below(folder: Path) -> list[Path]:
-    return list(folder.rglob("*.window"))
+def windows_below(folder: Path) -> list[Path]:
+    return [path for path in files_below(folder) if path.suffix == ".window"]
 
 
 def export_beside(exporter: Exporter, made: Window, destination: Destination) -> tuple[threading.Thread, list[Any]]:
@@ -346,7 +347,7 @@ def test_with_the_collector_away_an_engines_window_waits_on_disk_and_the_next_en
     url = f"http://127.0.0.1:{port}"
     made = window(3, 20)
     thread, answers = export_beside(exporter, made, Destination(ENGINE, str(tmp_path), url, TOKEN, patience=60))
-    (path,) = until(lambda: files_below(tmp_path))
+    (path,) = until(lambda: windows_below(tmp_path))
     assert path.parent == tmp_path / ENGINE / "outbox"
     assert TOKEN.encode() not in path.read_bytes()
     exporter.close()  # as the end of the engine's process does
@@ -375,12 +376,12 @@ def test_a_collector_that_comes_back_soon_gets_it_and_the_engine_hears_of_no_err
 
     with serving_in_thread({"POST /v1/logs": maybe, "POST /v1/traces": collector.traces}) as (url,):
         thread, answers = export_beside(exporter, made, Destination(ENGINE, str(tmp_path), url, patience=60))
-        until(lambda: files_below(tmp_path))
+        until(lambda: windows_below(tmp_path))
         away[0] = False
         thread.join()
     assert answers == [None]
     assert collector.events.count(CLOSING_EVENT) == 1
-    assert not files_below(tmp_path)
+    assert not windows_below(tmp_path)
 
 
 def test_without_a_directory_it_waits_in_the_exporters_memory(exporter: Exporter, tmp_path: Path) -> None:
@@ -413,10 +414,10 @@ def test_spans_for_an_otlp_endpoint_that_is_away_wait_while_the_files_are_there(
     destination = Destination(ENGINE, str(tmp_path), directory=str(tmp_path), start="r" * 16)
     assert exporter.export(made, destination) is None
     assert (tmp_path / "recording.json").is_file()
-    assert len(files_below(tmp_path)) == 1
+    assert len(windows_below(tmp_path)) == 1
     until(lambda: "waits in" in caplog.text)
     with OtlpSink(port) as sink:
-        until(lambda: not files_below(tmp_path))
+        until(lambda: not windows_below(tmp_path))
         until(lambda: "was sent" in caplog.text)
     assert sorted(span.span_id for _, span in sink.spans()) == every_span_id(made)
 
@@ -430,12 +431,12 @@ def test_in_a_long_outage_no_window_makes_the_engine_wait_and_the_bound_holds(
     made = [replace(w := window(12, 1000), command=replace(w.command, recording=name * 16)) for name in "ab"]
     for each in made:
         assert "waits in" in str(exporter.export(each, destination))
-    assert sum(path.stat().st_size for path in files_below(tmp_path)) < 2**20
+    assert sum(path.stat().st_size for path in windows_below(tmp_path)) < 2**20
     until(lambda: "dropped for want of room" in caplog.text)
     collector = StandInCollector()
     with serving_in_thread(collector.routes) as (url,):
         assert exporter.export(None, Destination(ENGINE, str(tmp_path), url)) is None
-        until(lambda: not files_below(tmp_path))
+        until(lambda: not windows_below(tmp_path))
     assert collector.events.count(STEP_EVENT) == 2 * 12 * 3
     assert any("VIME_OTEL_OUTBOX_MIB" in note for closing in collector.closings for note in closing["notes"])
     kept = sum(part["spans"] for closing in collector.closings for part in closing["parts"])
@@ -461,7 +462,7 @@ def test_sampled_steps_of_an_outage_arrive_in_the_days_run_after_the_engines_res
     with running(config(tmp_path / "runs", serves=True)) as collector:
         there = replace(away, engine="f" * 16, collector=collector.url)
         # The exporter of the engine that is gone may take a moment to let go.
-        until(lambda: next_engine.export(None, there) or not files_below(tmp_path))
+        until(lambda: next_engine.export(None, there) or not windows_below(tmp_path))
         next_engine.close()
     (run,) = list_runs(tmp_path / "runs")
     assert run.steps == {"decode": 10}

@@ -7,6 +7,7 @@ from dataclasses import dataclass, field
 from pathlib import Path
 
 from ..data.errors import VimeOtelError
+from ..data.folders import files_below
 
 TRACE_SUFFIXES = (".json", ".json.gz")
 _TRACE_SUFFIX = re.compile(r"(?:\.pt)?(?:\.trace)?\.json(?:\.gz)?\Z")
@@ -55,7 +56,7 @@ def find_traces(directory: Path) -> list[Path]:
         raise VimeOtelError(f"{directory} is no folder; name the one that torch_profiler_dir was set to")
     found = sorted(
         path
-        for path in directory.rglob("*")
+        for path in files_below(directory)
         if path.name.endswith(TRACE_SUFFIXES) and path.name not in _NO_TRACES and path.is_file() and path.name[0] != "."
     )
     if not found:

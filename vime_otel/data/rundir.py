@@ -20,6 +20,7 @@ import orjson
 
 from . import folded, settings
 from .errors import VimeOtelError
+from .folders import files_below
 from .recording import ENGINE_PART, KINDS, Recording, StepRow, StepTotals, sum_overall, sum_rank
 from .run_format import Header, Steps
 from .step_sums import sum_steps
@@ -262,8 +263,7 @@ class RunDirectory:
 
     def torch_traces(self) -> list[Path]:
         """Torch profiler traces gathered under torch/."""
-        directory = self.path / TORCH_DIR
-        found = directory.glob("**/*.trace.json*") if directory.is_dir() else ()
+        found = (path for path in files_below(self.path / TORCH_DIR) if ".trace.json" in path.name)
         return sorted(path for path in found if path.is_file())
 
     def totals(self, first: int = 0, last: int | None = None) -> Iterator[StepTotals]:

@@ -109,12 +109,9 @@ class Delivery:
         for folder in sorted(self._directory.glob(f"*/{FOLDER}")) if self._directory else ():
             if str(folder) in known:
                 continue
-            release = contextlib.ExitStack()
-            store = FolderStore(folder)
-            if release.enter_context(store.locked()):
-                self._adopted.append(_Held(Outbox(store, self._most_bytes), release))
-            else:
-                release.close()
+            held = self._take(FolderStore(folder))
+            if held is not None:
+                self._adopted.append(held)
 
     def keep(self, parcel: Parcel) -> str:
         """Let a parcel wait; returns its name."""
@@ -188,14 +185,20 @@ class Delivery:
         return [*([self._own] if self._own else []), *self._adopted]
 
     def _open_own(self) -> _Held:
-        release = contextlib.ExitStack()
         if self._directory is not None:
-            store = FolderStore(self._directory / self._engine / FOLDER)
-            with contextlib.suppress(OSError):
-                if release.enter_context(store.locked()):
-                    return _Held(Outbox(store, self._most_bytes), release)
-            release.close()
+            held = self._take(FolderStore(self._directory / self._engine / FOLDER))
+            if held is not None:
+                return held
         return _Held(Outbox(MemoryStore(), self._most_bytes), contextlib.ExitStack())
+
+    def _take(self, store: FolderStore) -> _Held | None:
+        """None where another process has it, or this one may not write there."""
+        release = contextlib.ExitStack()
+        with contextlib.suppress(OSError):
+            if release.enter_context(store.locked()):
+                return _Held(Outbox(store, self._most_bytes), release)
+        release.close()
+        return None
 
     def _release_empty(self) -> None:
         for held in [each for each in self._held() if not each.box.names()]:

@@ -14,7 +14,7 @@ from vime_otel.data import settings
 
 from .engine import EngineRecorder
 from .exporter import Destination, Exporter, Kept
-from .outbox_store import FOLDER, SUFFIX
+from .outbox_store import FOLDER
 from .pace import AFTER_SECONDS, AFTER_STEPS
 from .window import Window
 
@@ -39,7 +39,7 @@ class Door(threading.Thread):
 
     def send_what_waits(self, destination: Destination) -> None:
         """Have the exporter look for what engines of this directory left that are gone."""
-        if destination.outbox and any(Path(destination.outbox).glob(f"*/{FOLDER}/*{SUFFIX}")):
+        if destination.outbox and any(Path(destination.outbox).glob(f"*/{FOLDER}")):
             threading.Thread(
                 target=self.exporter.export, args=(None, destination), name="vime-otel export", daemon=True
             ).start()

@@ -84,7 +84,12 @@ class FolderStore:
     def locked(self) -> Iterator[bool]:
         """Whether nobody else has the folder in hand; inside, nobody else takes it. It is made, and goes when empty."""
         self.folder.mkdir(parents=True, exist_ok=True)
-        with open(self.folder / _LOCK, "w") as file:
+        with contextlib.ExitStack() as opened:
+            try:
+                file = opened.enter_context(open(self.folder / _LOCK, "w"))
+            except FileNotFoundError:  # its holder has just removed the folder
+                yield False
+                return
             if not _lock(file.fileno(), self.folder / _LOCK):
                 yield False
                 return
