@@ -16,7 +16,7 @@ from vime_otel.data.errors import VimeOtelError
 from .addresses import host_and_port, server_url, shown
 from .control import PREFIX
 from .http_client import new_session, why
-from .messages import RecordingRequest
+from .recordings.messages import RecordingRequest
 
 _TIMEOUT_S = 30.0
 _DEFAULT_PLACE = "127.0.0.1:4318"

@@ -9,9 +9,9 @@ from aiohttp import web
 
 from vime_otel.data.errors import VimeOtelError
 
-from .http_body import BodyTooLarge, BodyUnreadable, UnknownEncoding, read_body
-from .messages import Invalid, read_poll, read_recording_request
-from .recordings import Conflict, Recordings, Unknown
+from .otlp.http_body import BodyTooLarge, BodyUnreadable, UnknownEncoding, read_body
+from .recordings.messages import Invalid, read_poll, read_recording_request
+from .recordings.recordings import Conflict, Recordings, Unknown
 
 PREFIX = "/control/v1"
 POLL = f"{PREFIX}/recorders/poll"

@@ -8,12 +8,13 @@ from typing import Any
 
 from aiohttp import web
 
-from . import control, otlp_http
+from . import control
 from .addresses import names_loopback
 from .auth import Token
 from .faults import log_fault
 from .health import OPEN_PATHS
-from .refused import RefusedPolls
+from .otlp import otlp_http
+from .recordings.refused import RefusedPolls
 
 _log = logging.getLogger(__name__)
 

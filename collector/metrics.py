@@ -13,7 +13,7 @@ from prometheus_client.registry import Collector as MetricSource
 
 from .counts import Counts
 from .disk import DiskLimit
-from .forward import Forwarder
+from .forwarding.forwarder import Forwarder
 
 CONTENT_TYPE = "text/plain; version=0.0.4; charset=utf-8"
 _RECEIVER = "otlp"

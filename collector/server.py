@@ -16,19 +16,20 @@ from vime_otel.data import settings
 from vime_otel.data.errors import UsageError, VimeOtelError
 from vime_otel.data.rundir import check_writable
 
-from . import control, health, otlp_grpc, otlp_http
+from . import control, health
 from .addresses import is_loopback
 from .auth import Token
 from .counts import Counts
 from .disk import DiskLimit
-from .forward import DRAIN_SECONDS, Forwarder
-from .forward_selection import Choice
+from .forwarding.endpoint import Endpoint
+from .forwarding.forwarder import DRAIN_SECONDS, Forwarder
+from .forwarding.selection import Choice
 from .guard import guard
-from .limits import DEFAULT_LIMIT_BYTES, Budget
 from .metrics import Metrics
-from .otlp_endpoint import Endpoint
-from .patience import Patience
-from .recordings import Recordings
+from .otlp import otlp_grpc, otlp_http
+from .otlp.limits import DEFAULT_LIMIT_BYTES, Budget
+from .recordings.patience import Patience
+from .recordings.recordings import Recordings
 from .tls import ServerTls
 
 # What is no HTTP at all gets its 400; a traceback of each in the log helps nobody.

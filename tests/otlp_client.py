@@ -15,7 +15,7 @@ from google.rpc.error_details_pb2 import RetryInfo
 from google.rpc.status_pb2 import Status
 from running_collector import RunningCollector
 
-from collector.signals import Signal
+from collector.otlp.signals import Signal
 
 WAYS = ("grpc", "grpc-gzip", "http", "http-gzip", "json", "json-gzip")
 _TYPES = {"http": "application/x-protobuf", "json": "application/json"}

@@ -12,7 +12,7 @@ from typing import Any
 
 import requests
 
-from collector.patience import Patience
+from collector.recordings.patience import Patience
 from collector.server import Collector, CollectorConfig
 
 QUICK = Patience(

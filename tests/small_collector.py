@@ -11,7 +11,7 @@ import json
 import signal
 from pathlib import Path
 
-from collector import limits
+from collector.otlp import limits
 from collector.server import Collector, CollectorConfig
 
 PENDING_BYTES = 20 * 2**20

@@ -19,7 +19,7 @@ from safetensors.numpy import load_file, save_file
 from scripts import give_weights, run_script
 from streaming import completion
 
-from collector.patience import Patience
+from collector.recordings.patience import Patience
 from vime_otel.data.rundir import RunDirectory
 from vime_otel.demo.processes import LoggedProcess, free_ports, stop_all
 from vime_otel.demo.stack import EngineStack

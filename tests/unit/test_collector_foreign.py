@@ -18,16 +18,17 @@ from opentelemetry.proto.trace.v1.trace_pb2 import Span
 from otlp_client import send
 from running_collector import QUICK, config, running, until
 
-from collector import foreign_runs, foreign_sums, request_journal, trace_fold
-from collector.commits import GroupCommit
 from collector.counts import Counts
-from collector.foreign_run import STATE_FILE, ForeignRun
-from collector.foreign_runs import ForeignRuns
-from collector.foreign_sums import ForeignSums, SavedState, decode, encode
-from collector.intake import Part
-from collector.signals import LOGS, TRACES
-from collector.tally import Tally
-from collector.trace_fold import TraceSpan, TraceSums
+from collector.foreign import foreign_runs, foreign_sums, trace_fold
+from collector.foreign.foreign_run import STATE_FILE, ForeignRun
+from collector.foreign.foreign_runs import ForeignRuns
+from collector.foreign.foreign_sums import ForeignSums, SavedState, decode, encode
+from collector.foreign.trace_fold import TraceSpan, TraceSums
+from collector.journal import request_journal
+from collector.journal.commits import GroupCommit
+from collector.journal.intake import Part
+from collector.otlp.signals import LOGS, TRACES
+from collector.totals.tally import Tally
 from viewer.app import create_app
 from vime_otel.cli.main import main
 from vime_otel.data import otlp

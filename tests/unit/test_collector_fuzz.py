@@ -22,11 +22,11 @@ from otlp_client import as_json
 from running_collector import ControlClient, RunningCollector, config, running, until
 from simulated_recorder import Behaviour, SimulatedRecorder, closing_request, make_step, step_requests
 
-from collector import otlp_json
-from collector.replay import restore
-from collector.request_journal import KnownRequests
-from collector.signals import KEPT, LOGS, TRACES, Signal
-from collector.sums import Sums
+from collector.journal.replay import restore
+from collector.journal.request_journal import KnownRequests
+from collector.otlp import otlp_json
+from collector.otlp.signals import KEPT, LOGS, TRACES, Signal
+from collector.totals.sums import Sums
 from vime_otel.data import otlp
 from vime_otel.data.journal import JournalReader
 from vime_otel.data.rundir import RunDirectory, list_runs

@@ -12,10 +12,10 @@ from simulated_recorder import Behaviour, Lockstep, SimulatedRecorder
 from standins import answer, serving_in_thread
 from test_collector_selection import FIRST, SECOND, URL, WORKERS, status
 
-from collector.engine_part import EnginePart
-from collector.lockstep import LockstepGroup, PartialGroup, groups_of, partial_groups
-from collector.messages import Introduction, RecordingRequest
-from collector.selection import select
+from collector.recordings.engine_part import EnginePart
+from collector.recordings.lockstep import LockstepGroup, PartialGroup, groups_of, partial_groups
+from collector.recordings.messages import Introduction, RecordingRequest
+from collector.recordings.selection import select
 from vime_otel.data import otlp
 from vime_otel.data.lockstep import start_position
 from vime_otel.data.rundir import RunDirectory

@@ -9,8 +9,8 @@ from pathlib import Path
 import pytest
 from simulated_recorder import POLL
 
-from collector.messages import RecordingRequest, read_poll
-from collector.open_run import ArmedEngine, Marker, OpenRun, left_behind
+from collector.recordings.messages import RecordingRequest, read_poll
+from collector.recordings.open_run import ArmedEngine, Marker, OpenRun, left_behind
 from vime_otel.data.rundir import HEADER_FILE, OPEN_FILE
 
 CONTENT = OpenRun(

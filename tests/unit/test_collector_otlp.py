@@ -173,7 +173,7 @@ def _as_otlp_json(path: str, content: bytes) -> bytes:
     """As another implementation writes it: ids in upper-case hexadecimal, fields that nobody knows."""
     from google.protobuf.json_format import MessageToDict
 
-    from collector.signals import KEPT
+    from collector.otlp.signals import KEPT
 
     signal = next(signal for signal in KEPT if signal.path == path)
     tree = MessageToDict(signal.request_type.FromString(content), use_integers_for_enums=True)

@@ -37,8 +37,8 @@ from opentelemetry.sdk.trace.export import BatchSpanProcessor
 from otlp_client import WAYS, send
 from running_collector import QUICK, RunningCollector, config, running, until
 
-from collector import limits
-from collector.signals import LOGS, METRICS, TRACES, Signal
+from collector.otlp import limits
+from collector.otlp.signals import LOGS, METRICS, TRACES, Signal
 from vime_otel.data import otlp
 from vime_otel.data.journal import JournalReader
 from vime_otel.data.rundir import list_runs

@@ -19,10 +19,10 @@ from google.rpc.status_pb2 import Status
 from opentelemetry.proto.trace.v1.trace_pb2 import Span
 from small_collector import PENDING_BYTES
 
-from collector import limits
 from collector.counts import Counts
-from collector.limits import Budget, Overloaded
-from collector.signals import TRACES
+from collector.otlp import limits
+from collector.otlp.limits import Budget, Overloaded
+from collector.otlp.signals import TRACES
 from vime_otel.data import otlp
 from vime_otel.data.rundir import list_runs
 

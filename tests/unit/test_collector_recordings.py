@@ -13,9 +13,9 @@ from running_collector import QUICK, ControlClient, config, running, until
 from simulated_recorder import POLL, Behaviour, SimulatedRecorder
 from standins import answer, closed_port_url, serving_in_thread
 
-from collector.replay import restore, totals_of
-from collector.request_journal import KnownRequests
-from collector.sums import Sums
+from collector.journal.replay import restore, totals_of
+from collector.journal.request_journal import KnownRequests
+from collector.totals.sums import Sums
 from vime_otel.data.journal import JournalReader
 from vime_otel.data.rundir import RunDirectory, list_runs
 

@@ -7,10 +7,10 @@ from dataclasses import replace
 import pytest
 
 from collector.addresses import addresses_of
-from collector.engine_part import EnginePart
-from collector.messages import Introduction, RecordingRequest, Status
+from collector.recordings.engine_part import EnginePart
+from collector.recordings.messages import Introduction, RecordingRequest, Status
+from collector.recordings.selection import select
 from collector.router import Worker
-from collector.selection import select
 
 RECORDING = "feedfacefeedface"
 FIRST = Introduction(

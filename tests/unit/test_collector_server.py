@@ -15,8 +15,8 @@ from simulated_recorder import SimulatedRecorder
 from standins import answer, closed_port_url, serving
 
 from collector.client import Client
-from collector.messages import RecordingRequest
-from collector.refused import RefusedPolls
+from collector.recordings.messages import RecordingRequest
+from collector.recordings.refused import RefusedPolls
 from collector.server import Collector
 from vime_otel.data.errors import UsageError, VimeOtelError
 

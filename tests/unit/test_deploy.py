@@ -21,7 +21,7 @@ from compose_spec import PyCompose
 from prometheus_client.parser import text_string_to_metric_families
 from running_collector import config, running
 
-from collector.otlp_endpoint import parse_endpoint
+from collector.forwarding.endpoint import parse_endpoint
 from vime_otel.cli.serve import serve
 from vime_otel.cli.view import view
 from vime_otel.data import otlp, settings

@@ -13,10 +13,10 @@ import pytest
 from aiohttp import web
 from standins import Routes, answer, closed_port_url, serving_in_thread
 
-from collector.check_fleet import Look, check_fleet
-from collector.check_log import check_log
+from collector.doctor.check_fleet import Look, check_fleet
+from collector.doctor.check_log import check_log
+from collector.doctor.train_log import parse_train_log
 from collector.router import Worker
-from collector.train_log import parse_train_log
 from vime_otel.cli.main import main
 
 CONFIG = '{"profiler":"torch","torch_profiler_dir":"/logs/profile","max_iterations":3}'

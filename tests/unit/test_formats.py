@@ -10,10 +10,10 @@ from typing import Any
 
 import pytest
 
-from collector.messages import read_poll, read_recording_request
-from collector.replay import restore, totals_of
-from collector.request_journal import KnownRequests
-from collector.sums import Sums
+from collector.journal.replay import restore, totals_of
+from collector.journal.request_journal import KnownRequests
+from collector.recordings.messages import read_poll, read_recording_request
+from collector.totals.sums import Sums
 from vime_otel.data.journal import MAGIC, JournalReader
 from vime_otel.data.rundir import FORMAT, RunDirectory, write_run
 

@@ -26,11 +26,11 @@ from running_collector import until
 from simulated_recorder import make_step, resource_of, step_requests
 from standins import serving_in_thread
 
-from collector import forward
-from collector.forward import Forwarder
-from collector.forward_journal import Cursor, ForwardedJournal, cursor_name, read_cursor, write_cursor
-from collector.forward_selection import TRACE_BYTES, Choice, Selection, count_spans
-from collector.otlp_endpoint import Accepted, Endpoint, Refused, parse_endpoint
+from collector.forwarding import forwarder
+from collector.forwarding.endpoint import Accepted, Endpoint, Refused, parse_endpoint
+from collector.forwarding.forward_journal import Cursor, ForwardedJournal, cursor_name, read_cursor, write_cursor
+from collector.forwarding.forwarder import Forwarder
+from collector.forwarding.selection import TRACE_BYTES, Choice, Selection, count_spans
 from vime_otel.data import otlp, settings
 from vime_otel.data.errors import Unavailable, UsageError
 from vime_otel.data.journal import LOGS, TRACES, JournalWriter
@@ -43,9 +43,9 @@ ENGINE = "00000000000000a1"
 
 @pytest.fixture(autouse=True)
 def quick(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(forward, "LOOK_SECONDS", 0.02)
-    monkeypatch.setattr(forward, "FIRST_WAIT_SECONDS", 0.05)
-    monkeypatch.setattr(forward, "LONGEST_WAIT_SECONDS", 0.2)
+    monkeypatch.setattr(forwarder, "LOOK_SECONDS", 0.02)
+    monkeypatch.setattr(forwarder, "FIRST_WAIT_SECONDS", 0.05)
+    monkeypatch.setattr(forwarder, "LONGEST_WAIT_SECONDS", 0.2)
 
 
 def write_steps(run: Path, first: int, last: int, ranks: int = 2) -> None:

@@ -7,7 +7,7 @@ import socket
 import pytest
 
 from collector.addresses import addresses_of, is_this_machine, shown, with_host, worker_url
-from collector.matching import Recorder, likely_reason, match
+from collector.recordings.matching import Recorder, likely_reason, match
 from collector.router import Worker
 from vime_otel.data.errors import VimeOtelError
 

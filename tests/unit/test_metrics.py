@@ -16,8 +16,8 @@ from running_collector import ControlClient, config, running, until
 from simulated_recorder import SimulatedRecorder
 
 from collector import logs
+from collector.forwarding.endpoint import parse_endpoint
 from collector.logs import Logfmt, RateLimit
-from collector.otlp_endpoint import parse_endpoint
 
 TOKEN = "s3cret-of-these-tests"
 

@@ -13,8 +13,8 @@ from hypothesis import strategies as st
 from opentelemetry.proto.common.v1.common_pb2 import AnyValue
 from simulated_recorder import make_step
 
-from collector import otlp_json
-from collector.signals import LOGS, TRACES
+from collector.otlp import otlp_json
+from collector.otlp.signals import LOGS, TRACES
 from vime_otel.data import otlp
 from vime_otel.data.recording import ENGINE_PART
 

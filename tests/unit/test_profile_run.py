@@ -14,8 +14,8 @@ import pytest
 from aiohttp import web
 from standins import Routes, answer, serving_in_thread
 
-from collector.trace_files import BROWSER_BYTES, TraceContent
-from collector.trace_manifest import browser_note
+from collector.torch_profiles.trace_files import BROWSER_BYTES, TraceContent
+from collector.torch_profiles.trace_manifest import browser_note
 from vime_otel.cli.main import main
 from vime_otel.data.rundir import find_run
 

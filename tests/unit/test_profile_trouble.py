@@ -16,11 +16,11 @@ import pytest
 from aiohttp import web
 from standins import Routes, answer, hang_up, serving, serving_in_thread
 
-from collector.bounded_start import start_bounded
 from collector.http_client import new_session
-from collector.profile_session import ProfilePlan, Silent, run_profile
 from collector.router import Worker
-from collector.torch_profiler import Outcome, ProfileOptions
+from collector.torch_profiles.bounded_start import start_bounded
+from collector.torch_profiles.profile_session import ProfilePlan, Silent, run_profile
+from collector.torch_profiles.torch_profiler import Outcome, ProfileOptions
 from vime_otel.cli.main import main
 
 OPTIONS = ProfileOptions(max_iterations=5)

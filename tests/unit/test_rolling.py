@@ -18,10 +18,10 @@ from opentelemetry.proto.collector.logs.v1.logs_service_pb2 import ExportLogsSer
 from running_collector import config, running, until
 from simulated_recorder import closing_request, make_step, resource_of, step_requests
 
-from collector import rolling
-from collector.rolling import RollingRecording, RollingRecordings
-from collector.signals import LOGS
-from collector.tally import MALFORMED, Tally
+from collector.otlp.signals import LOGS
+from collector.recordings import rolling
+from collector.recordings.rolling import RollingRecording, RollingRecordings
+from collector.totals.tally import MALFORMED, Tally
 from vime_otel.data import otlp
 from vime_otel.data.recording import sum_overall
 from vime_otel.data.rolling import rolling_id

@@ -14,15 +14,15 @@ import pytest
 from opentelemetry.proto.trace.v1.trace_pb2 import Span
 from simulated_recorder import Step, closing_request, make_step, resource_of, step_requests
 
-from collector import own_spans, span_check
-from collector import sums as sums_module
-from collector.own_spans import TraceSpans, read_spans, span_bytes
-from collector.replay import restore
-from collector.request_journal import KnownRequests
-from collector.signals import KEPT, LOGS, TRACES, Signal
-from collector.span_check import NOTHING_CHECKED, Checked, SpanCheck
-from collector.sums import Sums
-from collector.tally import MALFORMED, NOT_KEPT, Tally
+from collector.journal.replay import restore
+from collector.journal.request_journal import KnownRequests
+from collector.otlp.signals import KEPT, LOGS, TRACES, Signal
+from collector.totals import own_spans, span_check
+from collector.totals import sums as sums_module
+from collector.totals.own_spans import TraceSpans, read_spans, span_bytes
+from collector.totals.span_check import NOTHING_CHECKED, Checked, SpanCheck
+from collector.totals.sums import Sums
+from collector.totals.tally import MALFORMED, NOT_KEPT, Tally
 from vime_otel.data import otlp
 from vime_otel.data.folded import Folded
 from vime_otel.data.journal import JournalReader, JournalWriter

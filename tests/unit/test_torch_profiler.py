@@ -14,7 +14,7 @@ from aiohttp import web
 from standins import Handler, Routes, answer, closed_port_url, hang_up, never, serving
 
 from collector.http_client import new_session
-from collector.torch_profiler import Outcome, ProfileOptions, judge, start_all, stop_all
+from collector.torch_profiles.torch_profiler import Outcome, ProfileOptions, judge, start_all, stop_all
 
 FULL = ProfileOptions("mine", 1, 3, {"with_stack": False})
 

@@ -6,7 +6,7 @@ from pathlib import Path
 
 import pytest
 
-from collector.train_log import TrainLog, parse_train_log, read_train_log
+from collector.doctor.train_log import TrainLog, parse_train_log, read_train_log
 from vime_otel.data.errors import VimeOtelError
 
 CONFIG = '{"profiler":"torch","torch_profiler_dir":"/logs/vllm profile","max_iterations":3}'

@@ -10,8 +10,8 @@ from pathlib import Path
 import click
 import pytest
 
-from collector.check_log import check_log
-from collector.train_log import parse_train_log
+from collector.doctor.check_log import check_log
+from collector.doctor.train_log import parse_train_log
 from vime_otel.cli.main import vime_otel
 from vime_otel.data import settings
 

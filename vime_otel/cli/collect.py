@@ -15,8 +15,15 @@ import click
 from click.core import ParameterSource
 
 from collector.client import Client
-from collector.forward import Forwarder
-from collector.messages import MOST_REQUESTS, MOST_SECONDS, MOST_STEPS, MOST_TEXT, MOST_TOKENS, RecordingRequest
+from collector.forwarding.forwarder import Forwarder
+from collector.recordings.messages import (
+    MOST_REQUESTS,
+    MOST_SECONDS,
+    MOST_STEPS,
+    MOST_TEXT,
+    MOST_TOKENS,
+    RecordingRequest,
+)
 from collector.server import Collector, CollectorConfig
 
 from ..data import settings

@@ -11,9 +11,9 @@ from typing import Any, TypeVar, cast
 import click
 from click.core import ParameterSource
 
-from collector.messages import RecordingRequest
-from collector.profile_session import PROMPT, ProfilePlan, ProfileResult
-from collector.trace_run import write_profile_run
+from collector.recordings.messages import RecordingRequest
+from collector.torch_profiles.profile_session import PROMPT, ProfilePlan, ProfileResult
+from collector.torch_profiles.trace_run import write_profile_run
 from collector.worker_filter import WorkerFilter
 
 from ..data.errors import UsageError, VimeOtelError

@@ -10,8 +10,8 @@ from typing import Any, TypeVar, cast
 
 import click
 
-from collector.forward_selection import Choice
-from collector.otlp_endpoint import parse_endpoint
+from collector.forwarding.endpoint import parse_endpoint
+from collector.forwarding.selection import Choice
 from collector.server import CollectorConfig
 from collector.tls import ServerTls
 

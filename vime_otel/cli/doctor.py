@@ -10,14 +10,14 @@ import click
 from rich.table import Table
 
 from collector.addresses import shown
-from collector.check_fleet import check_fleet, look_at
-from collector.check_log import check_log
-from collector.check_traces import check_traces
 from collector.client import Client
-from collector.findings import Finding, from_error, mend, note, ok
+from collector.doctor.check_fleet import check_fleet, look_at
+from collector.doctor.check_log import check_log
+from collector.doctor.check_traces import check_traces
+from collector.doctor.findings import Finding, from_error, mend, note, ok
 from collector.http_client import new_session
-from collector.matching import Recorder, likely_reason, match
-from collector.refused import addresses_in
+from collector.recordings.matching import Recorder, likely_reason, match
+from collector.recordings.refused import addresses_in
 from collector.router import Worker, find_workers
 
 from ..data import settings

@@ -16,7 +16,7 @@ from ..data import settings
 from ..data.errors import UsageError
 
 if TYPE_CHECKING:
-    from collector.train_log import TrainLog
+    from collector.doctor.train_log import TrainLog
 
 _Command = TypeVar("_Command", bound=Callable[..., Any])
 _MOST_WORKERS = 1_000_000
@@ -126,7 +126,7 @@ def named_log() -> TrainLog | None:
 
 def read_log(path: str) -> TrainLog:
     """The training log at a path."""
-    from collector.train_log import read_train_log
+    from collector.doctor.train_log import read_train_log
 
     return read_train_log(Path(path))
 

@@ -13,12 +13,12 @@ import aiohttp
 import click
 
 from collector.addresses import shown
-from collector.bounded_start import start_bounded
 from collector.http_client import new_session
-from collector.profile_session import ProfilePlan, ProfileResult, Teller, run_profile, stop_running
 from collector.router import Worker, find_workers
-from collector.torch_profiler import Outcome, ProfileOptions
-from collector.trace_run import write_profile_run
+from collector.torch_profiles.bounded_start import start_bounded
+from collector.torch_profiles.profile_session import ProfilePlan, ProfileResult, Teller, run_profile, stop_running
+from collector.torch_profiles.torch_profiler import Outcome, ProfileOptions
+from collector.torch_profiles.trace_run import write_profile_run
 from collector.worker_filter import PassedOver, WorkerFilter, select_workers
 
 from ..data import settings

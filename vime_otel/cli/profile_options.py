@@ -10,7 +10,7 @@ from typing import Any, TypeVar, cast
 
 import click
 
-from collector.torch_profiler import READ_SINCE
+from collector.torch_profiles.torch_profiler import READ_SINCE
 from collector.worker_filter import WorkerFilter
 
 from ..data.errors import UsageError

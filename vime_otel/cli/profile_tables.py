@@ -10,10 +10,10 @@ from typing import Any
 from rich.table import Table
 
 from collector.addresses import shown
-from collector.profile_session import ProfileResult
 from collector.router import Worker
-from collector.torch_profiler import Outcome
-from collector.trace_manifest import summary_lines
+from collector.torch_profiles.profile_session import ProfileResult
+from collector.torch_profiles.torch_profiler import Outcome
+from collector.torch_profiles.trace_manifest import summary_lines
 from collector.worker_filter import PassedOver
 
 from ..data.rundir import runs_root

@@ -7,9 +7,9 @@ import time
 
 import click
 
-from collector.forward_journal import Cursor, ForwardedJournal
-from collector.forward_selection import Choice
-from collector.otlp_endpoint import Endpoint, Later, parse_endpoint
+from collector.forwarding.endpoint import Endpoint, Later, parse_endpoint
+from collector.forwarding.forward_journal import Cursor, ForwardedJournal
+from collector.forwarding.selection import Choice
 
 from ..data import rundir
 from ..data.errors import Unavailable, UsageError, VimeOtelError

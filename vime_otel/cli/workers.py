@@ -13,8 +13,8 @@ from rich.table import Table
 from collector.addresses import host_and_port, is_this_machine, shown
 from collector.client import Client, NoCollector, listening_option
 from collector.http_client import new_session
-from collector.matching import Match, Matching, Recorder, likely_reason, match
-from collector.refused import addresses_in
+from collector.recordings.matching import Match, Matching, Recorder, likely_reason, match
+from collector.recordings.refused import addresses_in
 from collector.router import Worker, ask_health, find_workers
 
 from ..data import settings
