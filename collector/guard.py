@@ -11,15 +11,16 @@ from aiohttp import web
 from . import control
 from .addresses import names_loopback
 from .auth import Token
+from .counts import HTTP, Counts
 from .faults import log_fault
 from .health import OPEN_PATHS
-from .otlp import otlp_http
+from .otlp import otlp_errors, otlp_http
 from .recordings.refused import RefusedPolls
 
 _log = logging.getLogger(__name__)
 
 
-def guard(token: Token, loopback_only: bool, refused: RefusedPolls) -> Any:
+def guard(token: Token, loopback_only: bool, refused: RefusedPolls, counts: Counts) -> Any:
     """Ask for the token, and give every error the body that its route's clients read.
 
     `loopback_only` refuses other names in Host: a browser's page could reach us under a name of its own.
@@ -34,6 +35,9 @@ def guard(token: Token, loopback_only: bool, refused: RefusedPolls) -> Any:
         if request.path not in OPEN_PATHS and not token.admits(request.headers.get("Authorization")):
             if request.path == control.POLL:
                 refused.note(request.remote or "?")
+            if request.path in otlp_http.PATHS:
+                signal = otlp_http.PATHS[request.path]
+                counts.refused[signal.key, HTTP, otlp_errors.UNAUTHORIZED.reason] += 1
             return _error(request, 401, token.refusal)
         try:
             return await handler(request)

@@ -188,7 +188,8 @@ class Collector:
     async def _start_http(self) -> None:
         context = self.config.tls.http_context() if self.config.tls else None
         loopback_only = is_loopback(self.config.http_host)
-        app = web.Application(middlewares=[guard(self._token, loopback_only, self._recordings.recorders.refused)])
+        admission = guard(self._token, loopback_only, self._recordings.recorders.refused, self.counts)
+        app = web.Application(middlewares=[admission])
         otlp_http.add_routes(app, self._recordings.intake, self._budget)
         control.add_routes(app, self._recordings)
         health.add_routes(app, self._metrics, self._not_ready)

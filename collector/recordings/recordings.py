@@ -23,7 +23,7 @@ from .open_run import left_behind
 from .patience import Patience
 from .recorders import Command, Recorders
 from .recording_task import RecordingTask, Surroundings
-from .rolling import RollingRecordings
+from .rolling_days import RollingRecordings
 
 _log = logging.getLogger(__name__)
 

@@ -1,4 +1,4 @@
-"""Rolling recordings: one a UTC day, which takes the sampled steps of every engine as they come.
+"""A rolling recording: that of one UTC day, which takes the sampled steps of every engine as they come.
 
 Unlike a recording that someone asked for it has no end in sight, so nothing of it is kept in memory:
 each request's totals go into the run's totals.sqlite before it is acknowledged, and into sums there.
@@ -6,12 +6,9 @@ each request's totals go into the run's totals.sqlite before it is acknowledged,
 
 from __future__ import annotations
 
-import asyncio
-import logging
 import sqlite3
-from collections import Counter
 from collections.abc import Iterable
-from datetime import date, datetime, timedelta, timezone
+from datetime import date, datetime, timezone
 from pathlib import Path
 from typing import Any
 
@@ -21,15 +18,9 @@ from vime_otel.data import rundir
 from vime_otel.data.recording import ENGINE_PART, Recording, StepRow, StepTotals
 from vime_otel.data.rolling import rolling_id
 
-from ..faults import log_fault
-from ..journal.intake import Part
-from ..otlp.signals import LOGS
 from ..totals.records import Closing, Malformed, Other, StepEvent, read_records
 from ..totals.tally import MALFORMED, NOT_KEPT, Tally
 from . import report
-from .messages import is_id
-
-_log = logging.getLogger(__name__)
 
 ROWS_KEPT = 10_000
 """The latest steps that steps.json lists."""
@@ -45,7 +36,7 @@ _ADD = (
 
 
 class RollingRecording:
-    """One day's. Raises OSError where the disk refuses."""
+    """One day's. Raises OSError where the disk refuses. One thread at a time may use it."""
 
     def __init__(self, day: date, runs_root: Path, version: str) -> None:
         self.day = day
@@ -58,18 +49,10 @@ class RollingRecording:
         """Whether its file was lost; it has to be opened anew."""
         self.directory.mkdir(parents=True, exist_ok=True)
         try:
-            self._connection = sqlite3.connect(self.directory / rundir.TOTALS_FILE)
+            self._connection = sqlite3.connect(self.directory / rundir.TOTALS_FILE, check_same_thread=False)
             self._stack_ids = self._open()
         except sqlite3.Error as error:
             raise OSError(f"{self.directory / rundir.TOTALS_FILE}: {error}") from error
-
-    def admits(self, engine: str) -> bool:
-        """Every engine may send its samples; its id becomes the name of a folder."""
-        return is_id(engine)
-
-    async def take(self, part: Part) -> Tally:
-        """Write its totals before it is acknowledged; there is no journal. Raises OSError."""
-        return self.add(part.request) if part.signal is LOGS else Tally(dropped=Counter({NOT_KEPT: part.items}))
 
     def add(self, request: Any) -> Tally:
         """Write the totals of a request of log records, each step once. Raises OSError."""
@@ -224,57 +207,3 @@ def _sorted(records: Iterable[StepEvent | Closing | Malformed | Other]) -> tuple
         else:
             tally.dropped[MALFORMED if isinstance(record, Malformed) else NOT_KEPT] += 1
     return tally, events, closings
-
-
-class RollingRecordings:
-    """The rolling recordings of a serving collector: opened by the first request, kept up to date."""
-
-    def __init__(self, runs_root: Path, version: str, write_seconds: float) -> None:
-        self._runs_root = runs_root
-        self._version = version
-        self._write_seconds = write_seconds
-        self._open: dict[str, RollingRecording] = {}
-
-    def find(self, recording_id: str) -> RollingRecording | None:
-        """The rolling recording with this id, if it is one of these days; clocks differ. Raises OSError."""
-        today = datetime.now(timezone.utc).date()
-        for day in (today, today - timedelta(days=1), today + timedelta(days=1)):
-            if rolling_id(day) == recording_id:
-                known = self._open.get(recording_id)
-                if known is not None and known.broken:
-                    del self._open[recording_id]
-                    known.close()
-                if recording_id not in self._open:
-                    self._open[recording_id] = RollingRecording(day, self._runs_root, self._version)
-                return self._open[recording_id]
-        return None
-
-    async def keep_writing(self) -> None:
-        """Bring the runs up to date every now and then, until cancelled."""
-        while True:
-            await asyncio.sleep(self._write_seconds)
-            self._write(self._open.values())
-            before = datetime.now(timezone.utc).date() - timedelta(days=1)
-            for recording in [each for each in self._open.values() if each.day < before]:
-                self._close(recording)
-
-    def stop(self) -> None:
-        """Write what there is and close."""
-        for recording in list(self._open.values()):
-            self._close(recording)
-
-    def _close(self, recording: RollingRecording) -> None:
-        del self._open[recording.id]
-        self._write([recording])
-        recording.close()
-
-    @staticmethod
-    def _write(recordings: Iterable[RollingRecording]) -> None:
-        today = datetime.now(timezone.utc).date()
-        for recording in recordings:
-            try:
-                recording.write(over=recording.day < today)
-            except OSError as error:
-                _log.warning("the run %s can't be brought up to date: %s", recording.directory, error)
-            except Exception as error:  # noqa: BLE001 - one run must not end the writing of the others
-                log_fault(_log, f"the run {recording.directory}", error)

@@ -8,6 +8,7 @@ import sys
 from collections.abc import Iterator
 from pathlib import Path
 
+import grpc
 import pytest
 import requests
 from otlp_sink import OtlpSink
@@ -75,6 +76,18 @@ def test_a_refused_request_is_counted_with_its_reason(tmp_path: Path) -> None:
         headers = {"Content-Type": "application/x-protobuf"}
         assert requests.post(f"{collector.url}/v1/traces", b"\xff", headers=headers, timeout=10).status_code == 400
         assert samples(collector.url)["vime_otel_refused_requests_total", "http", "malformed", "spans"] == 1
+
+
+def test_a_request_without_the_token_is_counted_over_either_transport(tmp_path: Path) -> None:
+    with running(config(tmp_path, token=TOKEN)) as collector:
+        assert requests.post(f"{collector.url}/v1/logs", timeout=10).status_code == 401
+        with grpc.insecure_channel(collector.collector.grpc_address) as channel:
+            export = channel.unary_unary("/opentelemetry.proto.collector.logs.v1.LogsService/Export")
+            with pytest.raises(grpc.RpcError):
+                export(b"", timeout=10)
+        found = samples(collector.url, TOKEN)
+        for transport in ("http", "grpc"):
+            assert found["vime_otel_refused_requests_total", transport, "log_records", "unauthenticated"] == 1
 
 
 def test_where_runs_can_not_be_written_it_is_healthy_and_not_ready(

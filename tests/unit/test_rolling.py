@@ -5,6 +5,7 @@ from __future__ import annotations
 import itertools
 import shutil
 import sqlite3
+import threading
 from collections import Counter
 from collections.abc import Iterator
 from dataclasses import replace
@@ -20,7 +21,8 @@ from simulated_recorder import closing_request, make_step, resource_of, step_req
 
 from collector.otlp.signals import LOGS
 from collector.recordings import rolling
-from collector.recordings.rolling import RollingRecording, RollingRecordings
+from collector.recordings.rolling import RollingRecording
+from collector.recordings.rolling_days import RollingRecordings
 from collector.totals.tally import MALFORMED, Tally
 from vime_otel.data import otlp
 from vime_otel.data.recording import sum_overall
@@ -127,9 +129,13 @@ def test_todays_and_the_neighbouring_days_recordings_are_known_and_no_other(tmp_
 
 
 @pytest.mark.parametrize("engine", ["../../evil", "/tmp/evil", "", "a\0b", "A" * 16, "a" * 300])
-def test_an_engine_whose_id_is_none_is_not_taken(recording: RollingRecording, engine: str) -> None:
-    assert not recording.admits(engine)
-    assert recording.admits(ENGINES[0])
+def test_an_engine_whose_id_is_none_is_not_taken(tmp_path: Path, engine: str) -> None:
+    recordings = RollingRecordings(tmp_path, "0", 1.0)
+    day = recordings.find(RECORDING)
+    assert day is not None
+    assert not day.admits(engine)
+    assert day.admits(ENGINES[0])
+    recordings.stop()
 
 
 def test_a_closing_event_with_values_of_other_types_leaves_the_run_readable(recording: RollingRecording) -> None:
@@ -166,7 +172,7 @@ def test_a_collector_that_dies_while_it_makes_the_tables_leaves_none(
             return super().execute(sql, *args)
 
     with monkeypatch.context() as patch:
-        patch.setattr(rolling.sqlite3, "connect", lambda path: real(path, factory=Dying))
+        patch.setattr(rolling.sqlite3, "connect", lambda path, **options: real(path, factory=Dying, **options))
         with pytest.raises(KeyboardInterrupt):
             RollingRecording(TODAY, tmp_path, "0")
     recording = RollingRecording(TODAY, tmp_path, "0")
@@ -176,34 +182,64 @@ def test_a_collector_that_dies_while_it_makes_the_tables_leaves_none(
 
 def test_a_days_folder_that_was_removed_is_made_anew(tmp_path: Path) -> None:
     recordings = RollingRecordings(tmp_path, "0", 1.0)
-    content = LOGS.request_type.FromString(sampled(ENGINES[0], range(1))[0])
-    first = recordings.find(RECORDING)
-    assert first is not None
-    shutil.rmtree(first.directory)
+    first, *others = (LOGS.request_type.FromString(content) for content in sampled(ENGINES[0], range(2)))
+    day = recordings.find(RECORDING)
+    assert day is not None
+    assert not day.add(first).dropped
+    (folder,) = tmp_path.iterdir()
+    shutil.rmtree(folder)
     with pytest.raises(OSError, match=r"totals\.sqlite"):
-        first.add(content)
-    second = recordings.find(RECORDING)
-    assert second is not None
-    assert not second.add(content).dropped
+        day.add(others[0])
+    for other in others:
+        assert not day.add(other).dropped
     recordings.stop()
+    assert RunDirectory(folder).steps["decode"] == 1
 
 
 def test_a_run_that_can_not_be_written_does_not_stop_the_others(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
 ) -> None:
     recordings = RollingRecordings(tmp_path, "0", 1.0)
-    days = [recordings.find(rolling_id(TODAY - timedelta(days=ago))) for ago in (1, 0)]
+    days = [TODAY - timedelta(days=ago) for ago in (1, 0)]
+    for day in days:
+        found = recordings.find(rolling_id(day))
+        assert found is not None
+        found.add(LOGS.request_type.FromString(sampled(ENGINES[0], range(1))[0]))
     written = []
 
     def write(self: RollingRecording, over: bool = False) -> None:
-        if self is days[0]:
+        if self.day == days[0]:
             raise ValueError("embedded null byte")
-        written.append(self)
+        written.append(self.day)
 
     monkeypatch.setattr(RollingRecording, "write", write)
     recordings.stop()
     assert written == [days[1]]
     assert "embedded null byte" in caplog.text
+
+
+def test_a_disk_that_hangs_under_samples_keeps_nobody_else_waiting(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    hangs, goes_on = threading.Event(), threading.Event()
+    real = RollingRecording.add
+
+    def hanging(self: RollingRecording, request: Any) -> Tally:
+        hangs.set()
+        goes_on.wait()
+        return real(self, request)
+
+    monkeypatch.setattr(RollingRecording, "add", hanging)
+    with running(replace(config(tmp_path), serves=True)) as collector:
+        answers: list[ExportLogsServiceResponse] = []
+        sender = threading.Thread(target=lambda: answers.append(post(collector.url, sampled(ENGINES[0], range(1))[0])))
+        sender.start()
+        hangs.wait()
+        assert requests.get(f"{collector.url}/readyz", timeout=10).status_code == 200
+        assert not answers
+        goes_on.set()
+        sender.join()
+        assert not answers[0].partial_success.ByteSize()
 
 
 def test_a_serving_collector_takes_samples_and_keeps_the_run_up_to_date(tmp_path: Path) -> None:
