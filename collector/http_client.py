@@ -42,11 +42,6 @@ async def first_bytes(response: aiohttp.ClientResponse, most: int) -> bytes:
     return b"".join(pieces)[:most]
 
 
-def printable(text: str) -> str:
-    """A text of others on one line, without what would move a terminal's cursor or change its colours."""
-    return " ".join("".join(letter if letter.isprintable() else " " for letter in text).split())
-
-
 def why(error: BaseException) -> str:
     """What went wrong with a request, in a few words on one line."""
     if isinstance(error, asyncio.TimeoutError):

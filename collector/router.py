@@ -12,9 +12,10 @@ from urllib.parse import urlsplit
 import aiohttp
 
 from vime_otel.data.errors import UsageError, VimeOtelError
+from vime_otel.data.texts import printable
 
 from .addresses import host_and_port, is_loopback, is_this_machine, server_url, shown, with_host, worker_url
-from .http_client import first_bytes, printable, why
+from .http_client import first_bytes, why
 
 _NOT_FOUND = (404, 405)
 _MOST_BYTES = 64 << 20

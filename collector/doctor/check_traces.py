@@ -6,8 +6,8 @@ from pathlib import Path
 
 from vime_otel.data.errors import VimeOtelError
 from vime_otel.data.summary import counted
+from vime_otel.data.texts import printable
 
-from ..http_client import printable
 from ..torch_profiles.trace_files import UNREADABLE, find_traces, read_trace
 from .findings import Finding, from_error, mend, ok
 

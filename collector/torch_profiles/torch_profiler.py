@@ -15,8 +15,10 @@ from typing import Any, Literal
 
 import aiohttp
 
+from vime_otel.data.texts import printable
+
 from ..addresses import shown
-from ..http_client import first_bytes, printable, why
+from ..http_client import first_bytes, why
 
 Action = Literal["start", "stop"]
 OnOutcome = Callable[["Outcome"], None]
@@ -110,7 +112,7 @@ def judge(url: str, action: Action, status: int, body: str) -> Outcome:
         )
     if 300 <= status < 400:
         return Outcome(url, "refused", False, f"HTTP {status}: it redirects elsewhere; name the server itself")
-    text = printable(body)[:_BODY_SHOWN]
+    text = " ".join(printable(body).split())[:_BODY_SHOWN]
     detail = f"HTTP {status}{f': {text}' if text else ''}; see the server's log"
     # A fault of the server may have come after some of its ranks had started.
     return Outcome(url, "refused", False, detail, may_run=action == "start" and status >= 500)

@@ -13,8 +13,7 @@ from pathlib import Path
 
 from vime_otel.data.errors import VimeOtelError
 from vime_otel.data.folders import files_below
-
-from ..http_client import printable
+from vime_otel.data.texts import printable
 
 SUFFIXES = (".trace.json", ".trace.json.gz")
 BROWSER_BYTES = 1 << 30

@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Sequence
 
 from ..data.folded import escape_frame
-from .texts import printable
+from ..data.texts import printable
 
 TOP = -1
 """The parent of the outermost frames."""

@@ -9,8 +9,8 @@ from rich.console import Console
 from rich.table import Table as RichTable
 from rich.text import Text
 
+from ..data.texts import printable
 from .layout import Section, Table
-from .texts import printable
 
 _NAME_WIDTH = 70
 

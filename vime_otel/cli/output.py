@@ -30,11 +30,6 @@ def unfailing(stream: TextIO) -> TextIO:
     return cast(TextIO, _Unfailing(stream))
 
 
-def printable(text: str) -> str:
-    """A text of others without what would move a terminal's cursor or change its colours."""
-    return "".join(letter if letter.isprintable() else "�" for letter in text)
-
-
 class _Unfailing:
     def __init__(self, stream: TextIO) -> None:
         self._stream = stream

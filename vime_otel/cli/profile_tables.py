@@ -18,7 +18,8 @@ from collector.worker_filter import PassedOver
 
 from ..data.rundir import runs_root
 from ..data.summary import counted
-from .output import console, printable
+from ..data.texts import printable
+from .output import console
 
 
 def print_chosen(chosen: Sequence[Worker], others: Sequence[PassedOver]) -> None:

@@ -11,7 +11,8 @@ from rich.console import Console
 from rich.status import Status
 from rich.text import Text
 
-from .output import printable, unfailing
+from ..data.texts import printable
+from .output import unfailing
 
 
 class StatusLine:
