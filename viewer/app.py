@@ -8,10 +8,11 @@ from pathlib import Path
 
 from flask import Flask
 
+from vime_otel.data.trace_link import parse_trace_link
+
 from . import access, api, caching, compare_page, errors, formats, pages, security, uploads
 from .assets import Assets
 from .base_path import under
-from .links import trace_template
 from .store import Store
 
 PERFETTO_URL = "https://ui.perfetto.dev"
@@ -44,7 +45,7 @@ def create_app(config: Config | Path) -> Flask:
     app.jinja_env.filters.update(formats.FILTERS)
     store = Store(config.runs_root, config.scratch)
     assets = Assets()
-    link = trace_template(config.trace_link) if config.trace_link else ""
+    link = parse_trace_link(config.trace_link) if config.trace_link else ""
     security.protect(app, config.allowed_hosts, config.any_address)
     access.ask_for(app, config.token)
     errors.handle_errors(app)

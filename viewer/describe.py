@@ -10,8 +10,8 @@ from vime_otel.data.errors import VimeOtelError
 from vime_otel.data.recording import StepRow
 from vime_otel.data.rundir import RunDirectory
 from vime_otel.data.summary import cost_line, notes, opening_line
+from vime_otel.data.trace_link import trace_link_of
 
-from .links import trace_link_of
 from .store import Store, addresses
 from .traces import has_spans, traces_of
 from .view import rank_label

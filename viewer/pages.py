@@ -8,11 +8,11 @@ from flask.typing import ResponseReturnValue
 from vime_otel.data.errors import VimeOtelError
 from vime_otel.data.perfetto import perfetto_trace
 from vime_otel.data.rundir import JOURNAL_FILE
+from vime_otel.data.trace_link import trace_link_of
 
 from . import describe, live_view
 from .colors import CATEGORIES
 from .exports import EXPORTS
-from .links import trace_link_of
 from .store import RunNotFound, Store, torch_name
 from .torch_zip import zip_of
 from .traces import has_spans

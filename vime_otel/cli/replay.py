@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import contextlib
 import time
 
 import click
@@ -12,9 +11,9 @@ from collector.forwarding.forward_journal import Cursor, ForwardedJournal
 from collector.forwarding.selection import Choice
 
 from ..data import rundir
-from ..data.errors import Unavailable, UsageError, VimeOtelError
+from ..data.errors import Unavailable, VimeOtelError
 from ..data.rundir import RunDirectory, find_run, runs_root
-from ..data.trace_link import PLACE, parse_trace_link
+from ..data.trace_link import PLACE, trace_link_of
 from .collector_options import ALL_RANKS, ranks_option, sample_option
 from .options import Seconds, json_option, run_argument, runs_option
 from .output import console, print_json
@@ -98,7 +97,6 @@ def _print(run: RunDirectory, journal: ForwardedJournal, messages: list[str]) ->
         out.print(f"left out {sent.over_limit:,}: {why}", soft_wrap=True)
     if sent.refused:
         out.print(f"{sent.to} did not take {sent.refused:,}: {'; '.join(messages)}", soft_wrap=True)
-    with contextlib.suppress(UsageError):  # it is none, or no web address
-        link = parse_trace_link(run.header.get("trace_link") or "")
-        for row in run.rows[:1]:
-            out.print(f"next: {link.replace(PLACE, row.trace_id)}", soft_wrap=True)
+    link = trace_link_of(run.header)
+    if link and run.rows:
+        out.print(f"next: {link.replace(PLACE, run.rows[0].trace_id)}", soft_wrap=True)

@@ -10,6 +10,7 @@ import click
 
 from ..data.errors import UsageError
 from ..data.rundir import runs_root
+from ..data.trace_link import parse_trace_link
 from .options import runs_option
 
 
@@ -25,13 +26,6 @@ def base_path(text: str) -> str:
     from viewer.base_path import clean
 
     return clean(text)
-
-
-def link_template(text: str) -> str:
-    """A URL with `{trace_id}` in it; UsageError for anything else."""
-    from viewer.links import trace_template
-
-    return trace_template(text)
 
 
 @click.command()
@@ -56,7 +50,7 @@ def link_template(text: str) -> str:
 @click.option(
     "--trace-link",
     default="",
-    type=lambda text: link_template(text) if text else "",
+    type=lambda text: parse_trace_link(text) if text else "",
     metavar="URL",
     help="Where a step's trace opens: a URL with {trace_id} in it.",
 )

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from contextlib import suppress
+from typing import Any
 from urllib.parse import urlsplit
 
 from .errors import UsageError
@@ -26,3 +28,10 @@ def parse_trace_link(text: str) -> str:
     if PLACE not in text:
         raise UsageError(f"{text!r} has no {PLACE}, where each step's trace id is to stand")
     return text
+
+
+def trace_link_of(header: dict[str, Any], chosen: str = "") -> str | None:
+    """The template that opens a run's traces: the chosen one, else the run's own; None where that is no link."""
+    with suppress(UsageError):
+        return parse_trace_link(chosen or header.get("trace_link") or "")
+    return None
