@@ -70,6 +70,17 @@ def test_top_as_json_agrees_with_the_files(runs: Path, capsys: pytest.CaptureFix
     assert sum(frame["share"] for frame in decode["frames"]) == pytest.approx(1)
 
 
+def test_where_a_run_lists_no_steps_the_mean_is_that_of_its_self_times(
+    runs: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    (steps_file,) = runs.glob("*/steps.json")
+    listed = json.loads(out(capsys, "top", "--runs", str(runs), "--json"))["kinds"]
+    steps_file.write_text(json.dumps({**json.loads(steps_file.read_text()), "rows": []}))
+    kinds = json.loads(out(capsys, "top", "--runs", str(runs), "--json"))["kinds"]
+    for before, after in zip(listed, kinds, strict=True):
+        assert after["ms_per_step"] == pytest.approx(before["ms_per_step"], rel=0.01)
+
+
 def test_top_of_one_rank_counts_its_engines_steps(runs: Path, capsys: pytest.CaptureFixture[str]) -> None:
     rank = f"{ENGINES[0]}-0"
     summary = json.loads(out(capsys, "top", "--runs", str(runs), "--json", "--rank", rank))

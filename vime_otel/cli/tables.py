@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any
 
@@ -39,12 +39,19 @@ def summarize(limit: int, chosen: Sequence[Selected]) -> list[KindSummary]:
     summaries = []
     for selected in chosen:
         self_us, calls = selected.values()
-        rows = selected.rows
-        mean_ms = sum(row.interval_ns for row in rows) / max(len(rows), 1) / 1e6
         frames = top_frames(self_us, calls, selected.steps, limit)
+        mean_ms = _mean_ms(selected, self_us)
         summaries.append(KindSummary(selected.selection.kind, selected.steps, mean_ms, frames))
         warn_of_skipped(selected)
     return summaries
+
+
+def _mean_ms(selected: Selected, self_us: Mapping[str, int]) -> float:
+    """Of the steps' intervals; where a run lists no steps, as one of another service's traces, of all self time."""
+    rows = selected.rows
+    if rows:
+        return sum(row.interval_ns for row in rows) / len(rows) / 1e6
+    return sum(self_us.values()) / max(selected.steps, 1) / 1000
 
 
 def warn_of_skipped(selected: Selected) -> None:
