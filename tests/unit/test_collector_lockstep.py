@@ -294,5 +294,5 @@ def test_completions_wait_until_the_group_knows_where_to_start(tmp_path: Path) -
             SimulatedRecorder(collector.url, ENGINES[0], port, Behaviour(lockstep=lockstep(0))),
             SimulatedRecorder(collector.url, ENGINES[1], port, Behaviour(lockstep=lockstep(1))),
         ):
-            ended = ControlClient(collector.url).record(workers=[url], requests=1, steps=40)
+            ended = ControlClient(collector.url).record(workers=[url], requests=1, steps=8)
     assert (ended["complete"], ended["reasons"]) == (True, [])

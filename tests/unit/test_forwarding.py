@@ -369,9 +369,9 @@ def test_over_http_a_refusal_and_a_partial_success_are_counted(
     partial.partial_success.error_message = "too old"
     answers = [web.Response(status=400, text="no"), web.Response(body=partial.SerializeToString())]
     sink = HttpSink(answers)
+    write_steps(tmp_path / "run", 0, 1)
     with serving_in_thread({"POST /v1/traces": sink.take}) as (url,):
         with forwarding(tmp_path, parse_endpoint(f"{url}/v1/traces")) as forwarder:
-            write_steps(tmp_path / "run", 0, 1)
             each = len(made_ids(0, 1, one_rank))
             until(lambda: forwarder.counts.refused == each)
             write_steps(tmp_path / "run", 1, 2)
