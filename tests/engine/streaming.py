@@ -2,8 +2,8 @@
 
 from __future__ import annotations
 
+import itertools
 import json
-import statistics
 import time
 
 import requests
@@ -34,16 +34,17 @@ def arrivals(url: str, prompt: str, tokens: int) -> list[float]:
 
 
 def slope(times_ns: list[int], intervals_ns: list[int]) -> float:
-    """A client's time over the engine's on the same steps: the median over stretches of half of them.
+    """A client's time over the engine's on the same steps, between two outputs that came with the least delay.
 
-    `times_ns` say when the client had the outputs, `intervals_ns` what each of these steps took. A
-    client that was held up for once spoils two of the stretches.
+    `times_ns` say when the client had the outputs, `intervals_ns` what each of these steps took. A client
+    can only be late; one is looked for in the first third of the steps, the other in the last.
     """
-    clock = [sum(intervals_ns[:n]) for n in range(1, len(intervals_ns) + 1)]
-    half = len(times_ns) // 2
-    return statistics.median(
-        (times_ns[n + half] - times_ns[n]) / (clock[n + half] - clock[n]) for n in range(len(times_ns) - half)
-    )
+    clock = list(itertools.accumulate(intervals_ns))
+    late = [when - ended for when, ended in zip(times_ns, clock, strict=True)]
+    third = len(late) // 3
+    first = min(range(third), key=late.__getitem__)
+    last = min(range(len(late) - third, len(late)), key=late.__getitem__)
+    return (times_ns[last] - times_ns[first]) / (clock[last] - clock[first])
 
 
 def _body(url: str, prompt: str, tokens: int) -> dict[str, object]:

@@ -124,7 +124,7 @@ def test_one_command_records_both_engines(
 def test_the_folded_time_is_the_time_on_the_clients_clock(
     engine_stack: RunningStack, collector: subprocess.Popen[bytes]
 ) -> None:
-    url, tokens = engine_stack.worker_urls[0], 121
+    url, tokens = engine_stack.worker_urls[0], 361
     arrivals(url, "warm up", 8)
     recording = start(engine_stack, router=None, workers=[url], steps=tokens - 1, kind="decode")
     until(lambda: phases(recording) == ["armed"])
