@@ -236,6 +236,7 @@ def test_the_run_opens_like_any_other_and_its_sums_are_the_threads_time(
 ) -> None:
     analyze(capsys, "--profile-dir", traces, "--runs", tmp_path / "runs")
     run = find_run(tmp_path / "runs")
+    assert run.header["label"] == "torch-traces"
     assert run.steps == {"decode": 19, "prefill": 1}
     assert [(row.kind, row.requests, row.generation_tokens) for row in run.rows[:2]] == [
         ("prefill", 1, 0),

@@ -25,7 +25,7 @@ _TABLE: tuple[tuple[str, str], ...] = (
     ("step, between its operators", r"^(?:execute_model|ProfilerStep)$"),
     ("Python", r"\.py\(\d+\): |^<(?:built-in|string|frozen|method|slot|class) |^<string>|^<frozen|^nn\.module: "),
     ("runtime calls", r"(?-i:^(?:cuda|cu|hip|ze|sycl)[A-Z]\w+$)"),
-    ("autograd", r"^(?:autograd::engine|torch::autograd|torch::jit)|^<(?:forward|backward) op>"),
+    ("autograd", r"^(?:autograd::engine|torch::autograd|torch::jit)|^<(?:forward|backward) op>|^\w+Backward\d+$"),
     (DEEPEP_DISPATCH, r"deep_?ep\b.*dispatch|::(?:intranode|internode|internode_ll)::\w*dispatch"),
     (DEEPEP_COMBINE, r"deep_?ep\b.*combine|::(?:intranode|internode|internode_ll)::\w*combine"),
     (
@@ -36,53 +36,57 @@ _TABLE: tuple[tuple[str, str], ...] = (
     ),
     (
         "attention",
-        r"attention|attn|flash_?(?:fwd|bwd|infer|mla)|\bfmha|fmha_|paged_?(?:kv|attn)|\bmla_|_mla\b|flash::|batch(?:prefill|decode)with"
-        r"|reshape_and_cache|kv_?cache|merge_attn|concat_and_cache|sdpa|xqa|_fwd_(?:grouped_)?kernel_stage",
+        r"attention|attn|mqa_logits|flash_?(?:fwd|bwd|mla)|\bfmha|fmha_|paged_?(?:kv|attn)|\bmla_|_mla\b|flash::|batch(?:prefill|decode)with"
+        r"|reshape_and_cache|kv_?cache|merge_?(?:attn|states?\b|stateskernel)|concat_and_cache|sdpa|xqa|_fwd_(?:grouped_)?kernel_stage",
     ),
     (
         "state space and linear attention",
         r"mamba|selective_scan|causal_conv1d|gated_delta|chunk_(?:scan|state|fwd)|\bssd_|wkv",
     ),
+    ("sampling", r"\bsampling::"),
     (
         "top-k and routing",
         r"top_?k(?!_?top_?p)|gating|moe_align|routing|router|expert_?(?:map|offset|count)|count_and_sort_expert|expert_tokens"
-        r"|select_experts|moe_?permute|moe_?unpermute|(?:un)?permute_?(?:tokens|kernel)\b",
+        r"|select_experts|expandinputrows|moe_?permute|moe_?unpermute|(?:un)?permute_?(?:tokens|kernel)\b",
     ),
     (
         "MoE and grouped GEMM",
-        r"moe|expert|grouped_?(?:gemm|mm)|group_gemm|GroupProblemShape|m_grouped|k_grouped|group_wise",
+        r"moe|expert|^bmm_(?:e\dm\d|bfloat16|fp16|mx)|grouped_?(?:gemm|mm)|group_gemm|GroupProblemShape|m_grouped|k_grouped|group_wise",
     ),
-    ("sampling", r"sampl|top_?k_?top_?p|multinomial|gumbel|rejection|exponential_|log_?probs"),
+    ("sampling", r"sampl|penalt|greedy|top_?k_?top_?p|multinomial|gumbel|rejection|exponential_|log_?probs"),
     (
         "convolution",
-        r"conv(?:olution|olve|\dd|2d|1d|nd)?(?:_|\b)|convolve|fprop|dgrad|wgrad|winograd|cudnn::(?:ops|cnn)|scudnn|cask_cudnn|\bconv",
+        r"conv(?:olution|olve|\dd|2d|1d|nd)?(?:_|\b)|convolve|fprop|dgrad|wgrad|winograd|cudnn::(?:ops|cnn)|scudnn|cask_cudnn|\bfft2d_|\bconv(?!ert)",
     ),
     (
         "GEMM",
-        r"(?<!fb)gemm|gemv|matmul|cublas|cutlass|wgmma|\w*_mm\b|::mm\b|::bmm|::addmm|baddbmm|\bmm_|linear\b|splitk|nvjet|xmma|cijk_|wvsplitk"
+        r"(?<!fb)(?<!deep_)gemm|gemv|matmul|cublas|cutlass(?!_kernels)|wgmma|\w*_mm\b|::mm\b|::bmm|::addmm|baddbmm|\bmm_|linear\b|splitk|nvjet|xmma|cijk_|wvsplitk"
         r"|marlin|machete|mma_sync|tensorop|::dot\b|\bdot_kernel",
     ),
-    ("quantisation", r"quant|to_fp8|fp8_?cast|scaled_fp|awq|gptq|nvfp4|mxfp"),
+    ("quantisation", r"quant|to_fp[48]|convert_fp8|fp8rowwise|fp8_?cast|scaled_fp|awq|gptq|nvfp4|mxfp"),
     (
         "norms",
         r"(?:rms|layer|batch|group|instance|l2|qk)_?norm|\bbn_(?:fw|bw)|bnorm|norm_(?:kernel|fwd|bwd)|_norm\b|rowwisemoments|gammabeta",
     ),
     ("rotary embedding", r"rotary|\brope|_rope"),
-    ("embedding", r"embedding|vocab_parallel|embeddingbag|table_batched"),
+    ("embedding", r"embedding|vocab_parallel|embeddingbag|pooled_embs|table_batched"),
     ("activation", r"silu|gelu|swiglu|act_and_mul|relu|sigmoid|activation|threshold"),
-    ("Triton and fused", r"^triton_|fused|^_\w+_kernel$|jit_fn|triton"),
+    ("Triton and fused", r"^triton_|fused|multi_tensor_apply|_foreach_|^_\w+_kernel$|jit_fn|triton"),
     ("softmax and losses", r"softmax|nll_?loss|cross_entropy|mse_?loss"),
     ("reductions", r"::reduce_kernel<"),
+    ("indexing", r"index_elementwise|scatter_gather|_gather_kernel"),
     (
         "elementwise",
-        r"elementwise|pointwise|vectorized|unrolled_|multi_tensor_apply|functor|launch_clamp|distribution_"
+        r"elementwise|pointwise|vectorized|unrolled_|functor|launch_clamp|distribution_"
         r"|^aten::(?:add|sub|mul|div|neg|pow|exp|log|sqrt|rsqrt|tanh|fill|zero|ones|where|clamp|eq|ne|lt|gt|le|ge|nan_to_num|bitwise_\w+|logical_\w+|"
         r"abs|cos|sin|maximum|minimum|lerp|addcmul|addcdiv|copysign|floor|ceil|round|masked_fill|triu|tril|uniform|normal|bernoulli)_?$",
     ),
     (
         "reductions",
-        r"reduce|::(?:sum|mean|max|min|argmax|argmin|any|all|prod|std|var|norm|amax|amin|cumsum|cumprod)\b|cumsum|scan|reduction",
+        r"reduce(?!d_divisor)|::(?:sum|mean|max|min|argmax|argmin|any|all|prod|std|var|norm|amax|amin|cumsum|cumprod)\b|cumsum|scan|reduction",
     ),
+    ("copies", r"^aten::(?:item|_local_scalar_dense)$"),
+    ("views and allocation", r"^aten::(?:slice|transpose)_?$"),
     (
         "indexing",
         r"index|indic|gather|scatter|::cat\b|catarray|slice|sort|radix|nonzero|take|transpose|arange|flip|roll|repeat|unique|mask"
@@ -92,7 +96,7 @@ _TABLE: tuple[tuple[str, str], ...] = (
     (
         "views and allocation",
         r"^detach$|^aten::(?:empty|view|reshape|as_strided|expand|narrow|select|squeeze|unsqueeze|permute|t$|detach|split|chunk|flatten|alias"
-        r"|resize|set_|item|_local_scalar_dense|lift|resolve|result_type|is_|unbind|unfold|numel|new_|_unsafe_view|_reshape|zeros|unflatten|movedim)",
+        r"|resize|set_|lift|resolve|result_type|is_|unbind|unfold|numel|new_|_unsafe_view|_reshape|zeros|unflatten|movedim)",
     ),
 )
 _PATTERNS = tuple((category, re.compile(pattern, re.IGNORECASE)) for category, pattern in _TABLE)

@@ -28,7 +28,9 @@ _OTHER_PHASES = ("M", "B", "E")
 _COARSE_FROM_US = 2.0**50
 """From here on a double has no room for nanoseconds after the point."""
 
-_STEP = re.compile(r"execute_(?:\d+_)?context_(\d+)\((?:sq)?(\d+)[^)]*\)_generation_(\d+)\((?:sq)?(\d+)[^)]*\)\Z")
+_STEP = re.compile(
+    r"execute_(?:\d+_)?context_(\d{1,9})\((?:sq)?(\d{1,9})(?!\d)[^)]*\)_generation_(\d{1,9})\((?:sq)?(\d{1,9})(?!\d)[^)]*\)\Z"
+)
 _PROFILER_STEP = re.compile(r"ProfilerStep\s*#\s*\d+\Z")
 _ADDRESS = re.compile(r" at 0x[0-9a-f]+")
 
@@ -109,6 +111,14 @@ class Columns:
     events: int = 0
     passed_over: Counter[str] = field(default_factory=Counter)
     """Events that are out of the format, by what is wrong with them."""
+
+    @property
+    def has_events(self) -> bool:
+        """Whether anything of a thread or of a device was kept."""
+        threads = self.threads.values()
+        return any(map(len, self.streams.values())) or any(
+            len(thread.operators) or len(thread.runtime) or thread.marks for thread in threads
+        )
 
 
 _Add = Callable[[int], None]

@@ -18,6 +18,8 @@ GAPS_EXPLAINED = 256
 
 _FIRST = itemgetter(0)
 _GRAPH_LAUNCH = re.compile(r"(?:cuda|hip|cu)GraphLaunch")
+WAITING = re.compile(r"(?:cuda|hip|cu)\w*(?:Synchronize|StreamWaitValue)\w*\Z")
+"""Calls in which the host waits for the device."""
 
 
 @dataclass
@@ -97,8 +99,14 @@ class Device:
     streams: list[StreamUse] = field(default_factory=list)
     gaps: list[Interval] = field(default_factory=list)
     """The GAPS_EXPLAINED longest, in order of time."""
+    ended_by: list[int] = field(default_factory=list)
+    """For each of them the correlation of what ran next, -1 where that has none."""
     gap_count: int = 0
     collectives: list[Collective] = field(default_factory=list)
+    waited: int = 0
+    """Nanoseconds in which any thread waited for the device in a synchronising call."""
+    waited_busy: int = 0
+    """The part of it in which the device was busy."""
 
 
 def measure(columns: Columns) -> Device:
@@ -131,8 +139,33 @@ def measure(columns: Columns) -> Device:
     found = list(gaps(busy))
     device.gap_count = len(found)
     device.gaps = sorted(sorted(found, key=lambda gap: gap[0] - gap[1])[:GAPS_EXPLAINED])
+    device.ended_by = _correlations_at([end for _, end in device.gaps], columns)
     device.collectives = sorted(_collectives(columns), key=lambda each: each.start)
+    waiting = union(_waiting(columns))
+    device.waited = length(waiting)
+    if waiting:
+        device.waited_busy = device.waited + busy_ns - length(union((*busy, *waiting)))
     return device
+
+
+def _waiting(columns: Columns) -> Iterable[Interval]:
+    waits = {number for number, name in enumerate(columns.names) if WAITING.match(name)}
+    for thread in columns.threads.values():
+        lane = thread.runtime
+        if not waits.isdisjoint(lane.names):
+            for start, duration, name in zip(lane.starts, lane.durations, lane.names, strict=True):
+                if name in waits:
+                    yield start, start + duration
+
+
+def _correlations_at(times: Sequence[int], columns: Columns) -> list[int]:
+    """For each time the correlation of a kernel or copy that begins there."""
+    found = dict.fromkeys(times, -1)
+    for lane in columns.streams.values():
+        for start, correlation in zip(lane.starts, lane.correlations or (), strict=True):
+            if start in found:
+                found[start] = correlation
+    return [found[time] for time in times]
 
 
 def _collectives(columns: Columns) -> Iterable[Collective]:

@@ -11,6 +11,8 @@ from .summary import TraceSummary
 
 RANK_NAMES = ("dp", "pp", "tp", "dcp", "pcp", "ep", "rank")
 _MISMATCH_NS = 10**9
+_RANKS = 10**9
+"""A rank beyond this is none."""
 
 
 @dataclass
@@ -27,7 +29,8 @@ class Engine:
     @property
     def id(self) -> str:
         """16 hex digits that the same traces always get."""
-        named = "/".join(f"{Path(trace.path).name}:{trace.pid}" for trace in self.traces)
+        files = [Path(trace.path).absolute() for trace in self.traces]
+        named = "/".join(f"{f.parent.name}/{f.name}:{t.pid}" for f, t in zip(files, self.traces, strict=True))
         return hashlib.sha256(named.encode()).hexdigest()[:16]
 
 
@@ -44,7 +47,7 @@ def rank_of(trace: TraceSummary) -> int:
             return told[name]
     distributed = trace.header.get("distributedInfo")
     rank = distributed.get("rank") if isinstance(distributed, dict) else None
-    return rank if isinstance(rank, int) else 0
+    return rank if isinstance(rank, int) and 0 <= rank < _RANKS else 0
 
 
 def stage_of(trace: TraceSummary) -> int:

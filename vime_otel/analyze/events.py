@@ -18,10 +18,16 @@ _Microseconds = (
 )
 
 
+MOST_ID = 2**62
+"""Identities and correlations beyond this are no integers of 64 bits, which is what is kept of them."""
+
+_Int = Annotated[int, msgspec.Meta(ge=-MOST_ID, le=MOST_ID)]
+
+
 class Args(msgspec.Struct, gc=False):
     """The arguments that are looked at; all others are passed over by the decoder."""
 
-    correlation: Annotated[int, msgspec.Meta(ge=-(2**62), le=2**62)] | str | None = None
+    correlation: _Int | str | None = None
     name: Any = None
     labels: Any = None
     collective: Any = msgspec.field(default=None, name="Collective name")
@@ -35,8 +41,8 @@ class Event(msgspec.Struct, gc=False):
     ph: str = ""
     name: str = ""
     cat: str = ""
-    pid: int | float | str | None = None
-    tid: int | float | str | None = None
+    pid: _Int | float | str | None = None
+    tid: _Int | float | str | None = None
     ts: _Microseconds | None = None
     dur: _Microseconds | None = None
     args: Args | None = None
@@ -52,15 +58,27 @@ def decode_block(content: bytes) -> list[Event]:
     """The events of a JSON array; raises msgspec.DecodeError where it is none or holds something else."""
     try:
         return _block_decoder.decode(content)
-    except msgspec.DecodeError:
+    except (msgspec.DecodeError, RecursionError):
+        pass
+    try:
         return _block_decoder.decode(without_nan(content))
+    except RecursionError as error:  # nested deeper than the decoder goes
+        raise msgspec.DecodeError(str(error)) from error
+
+
+def decode_value(content: bytes) -> Any:
+    """Any JSON, with None where a value is no number; raises msgspec.DecodeError."""
+    try:
+        return _decoder.decode(without_nan(content))
+    except (RecursionError, UnicodeDecodeError) as error:
+        raise msgspec.DecodeError(str(error)) from error
 
 
 def decode_one(content: bytes) -> Event | None:
     """One event whose fields may be of unexpected types; None where it is no JSON object."""
     try:
-        raw = _decoder.decode(without_nan(content))
-    except (msgspec.DecodeError, UnicodeDecodeError):
+        raw = decode_value(content)
+    except msgspec.DecodeError:
         return None
     if not isinstance(raw, dict):
         return None
@@ -85,7 +103,7 @@ def without_nan(content: bytes) -> bytes:
 def _args(raw: dict[str, Any]) -> Args:
     correlation = raw.get("correlation")
     return Args(
-        correlation=correlation if isinstance(correlation, int | str) else None,
+        correlation=correlation if isinstance(correlation, str) or _is_int(correlation) else None,
         name=raw.get("name"),
         labels=raw.get("labels"),
         collective=raw.get("Collective name"),
@@ -94,8 +112,12 @@ def _args(raw: dict[str, Any]) -> Args:
     )
 
 
+def _is_int(value: Any) -> bool:
+    return isinstance(value, int) and abs(value) <= MOST_ID
+
+
 def _identity(value: Any) -> int | float | str | None:
-    return value if isinstance(value, int | float | str) else None if value is None else str(value)
+    return value if value is None or isinstance(value, float | str) or _is_int(value) else str(value)
 
 
 def _number(value: Any) -> int | float | None:

@@ -8,17 +8,18 @@ from dataclasses import dataclass, field
 from statistics import median
 
 from .categories import EXCHANGES, category_of
-from .device import Usage
+from .device import WAITING, Usage
 from .engines import rank_label
+from .gaps import Gap
 from .skew import Comparison
 from .steps import STEP_KINDS, Step
 from .summary import OUTSIDE, TraceSummary
 
 _EVENTS_SHOWN = 3
 _TINY_NS = 10_000
-_WAITING = re.compile(r"(?:cuda|hip|cu)\w*(?:Synchronize|StreamWaitValue)\w*\Z")
 _LAUNCHING = re.compile(r"(?:cuda|hip|cu)\w*Launch\w*\Z")
 _HOST_COPIES = ("copy HtoD", "copy DtoH")
+_NO_KERNELS = ("copy", "memset")
 _NAME_SHOWN = 90
 
 
@@ -114,21 +115,32 @@ def _short(name: str) -> str:
 
 def _device_idle(rank: _Rank) -> Iterator[Finding]:
     timeline = rank.trace.timeline
-    if not rank.trace.has_device or timeline.idle <= rank.limits["idle"] * timeline.span:
+    if not rank.trace.has_device or rank.trace.cut or timeline.idle <= rank.limits["idle"] * timeline.span:
         return
-    longest = sorted(rank.trace.gaps, key=lambda gap: gap.begin - gap.end)[:_EVENTS_SHOWN]
-    evidence = [
-        f"{(gap.end - gap.begin) / 1e6:.3f} ms {rank.at(gap.begin)}: {_short(gap.explained_by)}"
-        f"{f' in {_short(gap.within)}' if gap.within else ''} for {gap.explained:.0%} of it"
-        for gap in longest
-    ]
     yield Finding(
         f"the device is idle for {timeline.idle / timeline.span:.0%} of its span, in {rank.trace.gap_count} gaps",
         rank.label,
         rank.per_step(timeline.idle),
-        evidence,
+        _longest_gaps(rank),
         "idle",
     )
+
+
+def _longest_gaps(rank: _Rank) -> list[str]:
+    """What the host did in most of the gaps' time, each with its longest gap."""
+    alike: dict[tuple[str, str], list[Gap]] = {}
+    for gap in rank.trace.gaps:
+        alike.setdefault((gap.explained_by, gap.within), []).append(gap)
+    ranking = sorted(alike.items(), key=lambda item: -sum(gap.length for gap in item[1]))[:_EVENTS_SHOWN]
+    lines = []
+    for (name, within), gaps in ranking:
+        longest = max(gaps, key=lambda gap: gap.length)
+        lines.append(
+            f"{_short(name)}{f' in {_short(within)}' if within else ''}: {len(gaps)} gap{'s' * (len(gaps) != 1)},"
+            f" {sum(gap.length for gap in gaps) / 1e6:.3f} ms; the longest {longest.length / 1e6:.3f} ms"
+            f" {rank.at(longest.begin)} ({longest.explained:.0%} of it)"
+        )
+    return lines
 
 
 def _exposed(rank: _Rank) -> Iterator[Finding]:
@@ -153,17 +165,26 @@ def _longest_collectives(rank: _Rank) -> list[str]:
 
 
 def _synchronisation(rank: _Rank) -> Iterator[Finding]:
+    device = rank.trace.device
+    busy = device.waited_busy / max(device.waited, 1)
     yield from _runtime_share(
         rank,
-        _WAITING,
+        WAITING,
         "synchronisation",
-        "the host waits for the device in synchronising calls for {share:.0%} of the steps",
+        f"the host waits for the device in synchronising calls for {{share:.0%}} of the steps;"
+        f" for {busy:.0%} of that the device is busy",
     )
 
 
 def _launch_bound(rank: _Rank) -> Iterator[Finding]:
+    timeline = rank.trace.timeline
+    busy = timeline.busy / max(timeline.span, 1)
     yield from _runtime_share(
-        rank, _LAUNCHING, "launch-bound", "the host spends {share:.0%} of the steps in launching kernels"
+        rank,
+        _LAUNCHING,
+        "launch-bound",
+        f"the host spends {{share:.0%}} of the steps in launching kernels;"
+        f" the device is busy for {busy:.0%} of its span",
     )
 
 
@@ -194,8 +215,9 @@ def _tiny_kernels(rank: _Rank) -> Iterator[Finding]:
 
 
 def _one_kernel(rank: _Rank) -> Iterator[Finding]:
-    kernels = rank.kernels()
-    whole = sum(usage.total for usage in kernels.values())
+    everything = rank.kernels()
+    whole = sum(usage.total for usage in everything.values())
+    kernels = {name: usage for name, usage in everything.items() if not category_of(name).startswith(_NO_KERNELS)}
     name, most = max(kernels.items(), key=lambda item: item[1].total, default=("", Usage()))
     if whole and most.total > rank.limits["one-kernel"] * whole:
         yield Finding(
@@ -318,9 +340,10 @@ def _of_comparison(
         if rank.step_ns and skew.systematic_ns > limits["straggler"] * rank.step_ns:
             yield Finding(
                 f"{skew.rank} is a straggler: it comes last in {skew.last} of {skew.collectives} collectives and keeps"
-                f" the others waiting for {skew.delayed_ns / rank.step_ns:.0%} of the steps",
+                f" the others waiting for {skew.delayed_ns / rank.step_ns:.0%} of the steps,"
+                f" {skew.systematic_ns / rank.step_ns:.0%} more than other ranks do",
                 rank.label,
-                rank.per_step(skew.delayed_ns),
+                rank.per_step(skew.systematic_ns),
                 [
                     f"{_short(label)} {rank.at(at)}: {late / 1e6:.3f} ms after all others"
                     for label, at, late in skew.latest

@@ -2,12 +2,12 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Sequence
+from collections.abc import Iterable, Iterator, Sequence
 from dataclasses import dataclass, field
+from typing import Any
 
 from .beside import Recorded
-from .findings import Finding
-from .rank_report import KernelRow, RankReport
+from .rank_report import KernelRow, OperatorRow, RankReport
 from .report import EngineReport, Report
 from .step_report import StepRow
 
@@ -41,7 +41,7 @@ def lay_out(report: Report, all_ranks: bool) -> list[Section]:
         sections.append(_recorded(report.recorded))
     for engine in report.engines:
         sections.append(_engine(engine))
-        sections.append(_findings(engine.findings))
+        sections.append(_findings(engine))
         if len(engine.ranks) > 1:
             sections.append(_ranks(engine))
         for rank in engine.ranks if all_ranks else engine.ranks[:1]:
@@ -100,7 +100,7 @@ def _engine(engine: EngineReport) -> Section:
     first = engine.ranks[0]
     steps = " · ".join(_step_line(row) for row in first.steps.rows)
     return Section(
-        f"{'Frontend' if engine.frontend else 'Engine'} {engine.engine}",
+        f"{'Frontend' if engine.frontend else 'Engine'} {engine.engine.removeprefix('engine ')}",
         2,
         [f"{steps}; steps from {first.steps.source}" if steps else f"no steps; {first.steps.source}"],
     )
@@ -111,18 +111,26 @@ def _step_line(row: StepRow) -> str:
     return f"{row.kind} {row.step_ms.mean:.3f} ms ({batch}{row.steps} step{'s' * (row.steps != 1)})"
 
 
-def _findings(findings: Sequence[Finding]) -> Section:
-    section = Section("Findings", 3)
-    if not findings:
+def _findings(engine: EngineReport) -> Section:
+    section = Section("Findings", 3, list(_reservations(engine.ranks)))
+    if not engine.findings:
         section.lines.append("nothing is above the thresholds")
     section.points = [
         (
             f"{finding.what}: {finding.ms_per_step:.3f} ms per step, {finding.where} [{finding.threshold}]",
             finding.evidence,
         )
-        for finding in findings
+        for finding in engine.findings
     ]
     return section
+
+
+def _reservations(ranks: Sequence[RankReport]) -> Iterator[str]:
+    """What the findings on an incomplete trace are to be read with."""
+    for rank in ranks:
+        if rank.problems:
+            idle = "; idle time is not judged" if rank.cut and rank.timeline.of == "device" else ""
+            yield f"the trace of {rank.rank} is incomplete, and so is every figure{idle}"
 
 
 def _ranks(engine: EngineReport) -> Section:
@@ -153,7 +161,7 @@ def _ranks(engine: EngineReport) -> Section:
 def _cell(key: str, value: object) -> Cell:
     if key == "last_in" and isinstance(value, float):
         return f"{value:.0%}"
-    return f"{value:.3f}" if isinstance(value, float) else str(value)
+    return f"{round(value, 3) + 0.0:.3f}" if isinstance(value, float) else str(value)
 
 
 def _rank(rank: RankReport) -> list[Section]:
@@ -184,22 +192,18 @@ def _rank(rank: RankReport) -> list[Section]:
                     str(r.count),
                     f"{r.ms:.3f}",
                     f"{r.share:.1%}",
-                    *(f"{r.per_step[kind]:.3f}" for kind in kinds),
+                    *(_optional(r.per_step.get(kind)) for kind in kinds),
                 ]
                 for r in rank.categories
             ],
         )
     )
-    about.tables += [
-        table
-        for name, found in (
-            ("kernel", rank.kernels),
-            ("host (self time)", rank.operators),
-            ("runtime call", rank.runtime),
-        )
-        if found
-        for table in [_names(name, found)]
-    ]
+    if rank.kernels:
+        about.tables.append(_kernels("kernel", rank.kernels))
+    if rank.operators:
+        about.tables.append(Table(["host (self time)", *_USE], [_use(row) for row in rank.operators]))
+    if rank.runtime:
+        about.tables.append(_kernels("runtime call", rank.runtime))
     about.tables += _device_tables(rank)
     return [about]
 
@@ -224,8 +228,8 @@ def _about(rank: RankReport) -> Iterable[str]:
     steps = rank.steps
     if steps.generation_tokens_per_second is not None and steps.context_tokens_per_second is not None:
         yield (
-            f"{steps.generation_tokens_per_second:,.1f} generated and {steps.context_tokens_per_second:,.1f} prompt"
-            f" tokens per second over {steps.seconds:.3f} s"
+            f"{steps.generation_tokens_per_second:,.1f} generation and {steps.context_tokens_per_second:,.1f} prompt"
+            f" tokens per second over {steps.seconds:.3f} s, as scheduled"
         )
     if steps.empty:
         yield f"{steps.empty} steps without tokens are counted nowhere"
@@ -259,7 +263,7 @@ def _steps(rank: RankReport) -> list[Table]:
         ]
         cells += [f"{row.annotated_ms.mean:.3f}", f"{row.cadence_ms.p50:.3f}" if row.cadence_ms else "–"]
         cells.append(f"{row.tokens_per_second:,.1f}" if row.tokens_per_second else "–")
-        rows.append(cells + ([f"{row.device_busy_ms:.3f}", f"{row.device_span_ms:.3f}"] if device else []))
+        rows.append(cells + ([_optional(row.device_busy_ms), _optional(row.device_span_ms)] if device else []))
     return [Table(headings + ([">device busy", ">device span"] if device else []), rows)]
 
 
@@ -271,23 +275,18 @@ def _batch(row: StepRow) -> str:
     )
 
 
-def _names(what: str, found: Sequence[KernelRow]) -> Table:
+_USE = ("category", ">count", ">ms", ">share", ">mean µs")
+
+
+def _kernels(what: str, found: Sequence[KernelRow]) -> Table:
     return Table(
-        [what, "category", ">count", ">ms", ">share", ">mean µs", ">longest µs", ">at s"],
-        [
-            [
-                row.name,
-                row.category,
-                str(row.count),
-                f"{row.ms:.3f}",
-                f"{row.share:.1%}",
-                f"{row.mean_us:.1f}",
-                "–" if row.longest_us is None else f"{row.longest_us:.1f}",
-                "–" if row.longest_at_s is None else f"{row.longest_at_s:.6f}",
-            ]
-            for row in found
-        ],
+        [what, *_USE, ">longest µs", ">at s"],
+        [[*_use(row), f"{row.longest_us:.1f}", f"{row.longest_at_s:.6f}"] for row in found],
     )
+
+
+def _use(row: KernelRow | OperatorRow) -> list[Cell]:
+    return [row.name, row.category, str(row.count), f"{row.ms:.3f}", f"{row.share:.1%}", f"{row.mean_us:.1f}"]
 
 
 def _device_tables(rank: RankReport) -> list[Table]:
@@ -338,12 +337,12 @@ def _device_tables(rank: RankReport) -> list[Table]:
     return tables
 
 
-def _baseline(baseline: dict[str, object]) -> Section:
+def _baseline(baseline: dict[str, Any]) -> Section:
     section = Section(f"Compared with {baseline['directory']}", 2, ["ms per step; + is slower than there"])
+    section.lines += [f"left out there: {reason}" for reason in baseline["unread"]]
+    section.lines += baseline["notes"]
     for title, key in (("steps", "steps"), ("categories", "categories"), ("kernels", "names")):
-        rows = baseline[key]
-        assert isinstance(rows, list)
-        if rows:
+        if rows := baseline[key]:
             section.tables.append(
                 Table(
                     [title, "steps of", ">there", ">here", ">difference", ">ratio"],
@@ -353,7 +352,7 @@ def _baseline(baseline: dict[str, object]) -> Section:
                             row["kind"],
                             f"{row['before_ms']:.3f}",
                             f"{row['after_ms']:.3f}",
-                            f"{row['after_ms'] - row['before_ms']:+.3f}",
+                            f"{round(row['after_ms'] - row['before_ms'], 3) + 0.0:+.3f}",
                             f"{row['after_ms'] / row['before_ms']:.2f}" if row["before_ms"] else "new",
                         ]
                         for row in rows

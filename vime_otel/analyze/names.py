@@ -3,6 +3,9 @@
 from __future__ import annotations
 
 import re
+import stat
+from collections.abc import Iterable, Iterator
+from contextlib import suppress
 from dataclasses import dataclass, field
 from pathlib import Path
 
@@ -12,9 +15,9 @@ from ..data.folders import files_below
 TRACE_SUFFIXES = (".json", ".json.gz")
 _TRACE_SUFFIX = re.compile(r"(?:\.pt)?(?:\.trace)?\.json(?:\.gz)?\Z")
 _TIMESTAMP = re.compile(r"\.(\d{10,20})\Z")
-_PARALLEL = re.compile(r"(?:\A|[_.-])((?:(?:dp|pp|tp|dcp|pcp|ep|rank)\d+_?)+)\Z")
-_PART = re.compile(r"(dp|pp|tp|dcp|pcp|ep|rank)(\d+)")
-_OLD_RANK = re.compile(r"(?:\A|[_.-])rank[_-]?(\d+)(?=[._-]|\Z)")
+_PARALLEL = re.compile(r"(?:\A|[_.-])((?:(?:dp|pp|tp|dcp|pcp|ep|rank)\d{1,9}_?)+)\Z")
+_PART = re.compile(r"(dp|pp|tp|dcp|pcp|ep|rank)(\d{1,9})")
+_OLD_RANK = re.compile(r"(?:\A|[_.-])rank[_-]?(\d{1,9})(?=[._-]|\Z)")
 _FRONTEND = re.compile(r"async_llm")
 # Files of ours and of others that lie beside traces and end in .json.
 _NO_TRACES = frozenset({"recording.json", "steps.json", "manifest.json", "config.json", "package.json"})
@@ -48,17 +51,30 @@ def parse_name(file_name: str) -> TraceName:
     return TraceName(stem, timestamp_ns=time_ns)
 
 
+def _once(paths: Iterable[Path]) -> Iterator[Path]:
+    """Those that are files, each once: runs hold links to the traces that were taken with them."""
+    seen: set[tuple[int, int]] = set()
+    for path in paths:
+        with suppress(OSError):
+            status = path.stat()
+            identity = status.st_dev, status.st_ino
+            if stat.S_ISREG(status.st_mode) and identity not in seen:
+                seen.add(identity)
+                yield path
+
+
 def find_traces(directory: Path) -> list[Path]:
-    """The trace files at or below a path. Raises VimeOtelError where there is none."""
+    """The trace files at or below a path, each once. Raises VimeOtelError where there is none."""
     if directory.is_file():
         return [directory]
     if not directory.is_dir():
-        raise VimeOtelError(f"{directory} is no folder; name the one that torch_profiler_dir was set to")
-    found = sorted(
+        raise VimeOtelError(f"{directory} is no folder and no file; name the folder that torch_profiler_dir was set to")
+    named = sorted(
         path
         for path in files_below(directory)
-        if path.name.endswith(TRACE_SUFFIXES) and path.name not in _NO_TRACES and path.is_file() and path.name[0] != "."
+        if path.name.endswith(TRACE_SUFFIXES) and path.name not in _NO_TRACES and path.name[0] != "."
     )
+    found = list(_once(named))
     if not found:
         raise VimeOtelError(
             f"no traces (*.json, *.json.gz) in {directory} or below; vLLM writes them when one more step comes"

@@ -27,8 +27,12 @@ Account = dict[int, list[int]]
 
 @dataclass
 class Walked:
-    """What one thread did. `accounts` has one for the time before the first cut, and one for each cut."""
+    """What one thread did, by paths below `root`.
 
+    `accounts` has one for the time before the first cut, and one for each cut.
+    """
+
+    root: int
     accounts: list[Account]
     top: list[Interval] = field(default_factory=list)
     """The time that its outermost events cover."""
@@ -58,10 +62,8 @@ class WalkContext:
     """Correlation → (account, path of the call), filled by the walks."""
 
 
-def walk_thread(
-    thread: Thread, label: str, context: WalkContext, oddities: Counter[str]
-) -> Iterator[tuple[int, Walked]]:
-    """(root path, what it did) of a thread, and of a row beside it where events overlap without nesting.
+def walk_thread(thread: Thread, label: str, context: WalkContext, oddities: Counter[str]) -> Iterator[Walked]:
+    """What a thread did, and what a row beside it did where events overlap without nesting.
 
     Perfetto shows such events on a further row of the thread, too. What is out of the format is counted in `oddities`.
     """
@@ -70,7 +72,7 @@ def walk_thread(
     while True:
         root = context.paths.root(label if number == 1 else f"{label}, row {number}")
         walked = _walk(rows, root, context)
-        yield root, walked
+        yield walked
         if not walked.overlapping:
             return
         oddities["events that overlap others without nesting, shown in a row of their own"] += len(walked.overlapping)
@@ -139,7 +141,7 @@ def _walk(rows: Iterable[Row], root: int, context: WalkContext) -> Walked:
     """The hot loop: a few million events of a large trace pass here."""
     cuts = [*context.cuts, FOREVER]
     accounts: list[Account] = [{} for _ in cuts]
-    walked = Walked(accounts, ends=[0] * len(cuts), in_gaps=[[] for _ in context.gaps])
+    walked = Walked(root, accounts, ends=[0] * len(cuts), in_gaps=[[] for _ in context.gaps])
     tolerance = _COARSE_NS if context.coarse else _FINE_NS
     child, ids = context.paths.child, context.paths.ids
     gaps, watched, launches = [*context.gaps, (FOREVER, FOREVER)], context.watched, context.launches

@@ -6,7 +6,7 @@ import multiprocessing
 import os
 import queue
 from collections.abc import Callable, Sequence
-from concurrent.futures import Future, wait
+from concurrent.futures import BrokenExecutor, Future, wait
 from functools import partial
 from pathlib import Path
 from typing import Any
@@ -63,7 +63,7 @@ def _follow(futures: Sequence[Future[TraceSummary | str]], reports: Any, progres
 def _result(future: Future[TraceSummary | str], path: Path) -> TraceSummary | str:
     try:
         return future.result()
-    except Exception as error:
+    except (BrokenExecutor, MemoryError) as error:
         raise VimeOtelError(
             f"{path}: the process that read it ended ({error}); try --jobs 1, or free some memory"
         ) from error
@@ -78,6 +78,6 @@ def _try(path: Path, advance: Callable[[int], None], helpers: int) -> TraceSumma
         summary = summarize(path, advance, helpers)
     except OSError as error:
         return f"{path}: {error.strerror or error}"
-    if not summary.events:
-        return f"{path}: {'; '.join(summary.problems) or 'it holds no events'}"
+    if not (summary.threads or summary.has_device):
+        return f"{path}: {'; '.join(summary.problems)}"
     return summary

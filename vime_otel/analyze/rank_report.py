@@ -30,7 +30,7 @@ class Timeline:
 
 @dataclass
 class CategoryRow:
-    """One kind of work; `per_step` has its milliseconds per step by step kind."""
+    """One kind of work; `per_step` has its milliseconds per step by step kind, as far as the steps are known."""
 
     category: str
     count: int
@@ -41,7 +41,7 @@ class CategoryRow:
 
 @dataclass
 class KernelRow:
-    """A kernel, or on the host an operator by its self time."""
+    """A kernel, or a call of the device's runtime."""
 
     name: str
     category: str
@@ -49,8 +49,20 @@ class KernelRow:
     ms: float
     share: float
     mean_us: float
-    longest_us: float | None
-    longest_at_s: float | None
+    longest_us: float
+    longest_at_s: float
+
+
+@dataclass
+class OperatorRow:
+    """An operator, a Python function or a call on the host, by its self time."""
+
+    name: str
+    category: str
+    count: int
+    ms: float
+    share: float
+    mean_us: float
 
 
 @dataclass
@@ -78,7 +90,7 @@ class Graphs:
 
 @dataclass
 class RankReport:
-    """One trace."""
+    """One trace. `cut` says that its end is missing."""
 
     rank: str
     file: str
@@ -94,7 +106,7 @@ class RankReport:
     timeline: Timeline
     categories: list[CategoryRow]
     kernels: list[KernelRow]
-    operators: list[KernelRow]
+    operators: list[OperatorRow]
     runtime: list[KernelRow]
     graphs: Graphs | None
     steps: Steps
@@ -102,6 +114,7 @@ class RankReport:
     streams: list[dict[str, Any]]
     threads: list[dict[str, Any]]
     unmatched_kernels: int
+    cut: bool
 
 
 def rank_report(trace: TraceSummary, top_n: int) -> RankReport:
@@ -156,6 +169,7 @@ def rank_report(trace: TraceSummary, top_n: int) -> RankReport:
             for use in sorted(trace.threads, key=lambda use: -use.traced)
         ],
         unmatched_kernels=trace.unmatched_kernels,
+        cut=trace.cut,
     )
 
 
@@ -169,7 +183,7 @@ def _began(trace: TraceSummary) -> str | None:
 
 def _hardware(trace: TraceSummary) -> list[str]:
     devices = trace.header.get("deviceProperties")
-    found = []
+    alike: dict[str, list[str]] = {}
     for device in devices if isinstance(devices, list) else ():
         if not isinstance(device, dict):
             continue
@@ -179,7 +193,8 @@ def _hardware(trace: TraceSummary) -> list[str]:
             f", compute {device.get('computeMajor')}.{device.get('computeMinor')}" if "computeMajor" in device else ""
         )
         units = f", {device['numSms']} SMs" if "numSms" in device else ""
-        found.append(f"device {device.get('id')}: {device.get('name')}{size}{units}{capability}")
+        alike.setdefault(f"{device.get('name')}{size}{units}{capability}", []).append(str(device.get("id")))
+    found = [f"device{'s' * (len(ids) > 1)} {', '.join(ids)}: {what}" for what, ids in alike.items()]
     return found or (["CPU only"] if not trace.has_device else [])
 
 
@@ -220,11 +235,13 @@ def work(trace: TraceSummary) -> dict[str, dict[str, tuple[int, int]]]:
 
 def _categories(trace: TraceSummary) -> list[CategoryRow]:
     counts = _step_counts(trace)
+    found = work(trace)
+    per_step = dict.fromkeys(counts if found.keys() & counts.keys() else (), 0.0)
     rows: dict[str, CategoryRow] = {}
-    for kind, names in work(trace).items():
+    for kind, names in found.items():
         for name, (count, total) in names.items():
             category = category_of(name)
-            row = rows.setdefault(category, CategoryRow(category, 0, 0.0, 0.0, dict.fromkeys(counts, 0.0)))
+            row = rows.setdefault(category, CategoryRow(category, 0, 0.0, 0.0, dict(per_step)))
             row.count += count
             row.ms += ms(total)
             if kind != OUTSIDE:
@@ -260,7 +277,7 @@ def _usages(trace: TraceSummary, usages: Mapping[str, Usage], top_n: int, whole:
     ]
 
 
-def _operators(trace: TraceSummary, top_n: int) -> list[KernelRow]:
+def _operators(trace: TraceSummary, top_n: int) -> list[OperatorRow]:
     totals: dict[str, HostUse] = {}
     for table in trace.operators.values():
         for name, use in table.items():
@@ -270,15 +287,8 @@ def _operators(trace: TraceSummary, top_n: int) -> list[KernelRow]:
     whole = sum(use.own for use in totals.values()) or 1
     ranking = sorted(totals.items(), key=lambda item: (-item[1].own, item[0]))[:top_n]
     return [
-        KernelRow(
-            name,
-            category_of(name),
-            use.calls,
-            ms(use.own),
-            use.own / whole,
-            use.own / max(use.calls, 1) / 1000,
-            None,
-            None,
+        OperatorRow(
+            name, category_of(name), use.calls, ms(use.own), use.own / whole, use.own / max(use.calls, 1) / 1000
         )
         for name, use in ranking
     ]

@@ -12,7 +12,7 @@ from typing import Any, BinaryIO, TypeVar
 
 import msgspec
 
-from .events import Event, decode_one, without_nan
+from .events import Event, decode_one, decode_value
 from .splitting import array_begin, likely_end, scan
 
 CHUNK = 2 * 1024 * 1024
@@ -27,7 +27,7 @@ _Block = TypeVar("_Block")
 
 
 class TraceReader:
-    """Reads one file, once. After `blocks` has ended, `header` and `problems` are whole.
+    """Reads one file, once. After `blocks`, `header` and `problems` are whole; `ended`: the event list is, too.
 
     `advance` is called with the number of bytes of the file that were read since its last call.
     """
@@ -38,7 +38,8 @@ class TraceReader:
         self.problems: list[str] = []
         self.text_bytes = 0
         self._unreadable = 0
-        self._ended = False
+        self.ended = False
+        self._damaged = False
         self._advance = advance
 
     def blocks(self, decode: Callable[[bytes], _Block]) -> Iterator[_Block | list[Event]]:
@@ -59,9 +60,9 @@ class TraceReader:
             yield from self._events(pieces, buffer, decode)
         if self._unreadable:
             self.problems.append(f"{self._unreadable} events could not be read and were left out")
-        if not self._ended:
+        if not self.ended and not self._damaged:
             self.problems.append("the file ends before its list of events does: it is cut off, or still being written")
-        self.header = _header(head, bytes(buffer) if self._ended else b"]")
+        self.header = _header(head, bytes(buffer) if self.ended else b"]")
 
     def _text(self, file: BinaryIO) -> Iterator[bytes]:
         """The file's content in pieces, inflated where it is gzip."""
@@ -87,10 +88,12 @@ class TraceReader:
                     return
                 inflater = zlib.decompressobj(wbits=31)
             before = len(packed)
+            intact = inflater.copy()
             try:
                 piece = inflater.decompress(packed, CHUNK)
             except zlib.error as error:
-                self.problems.append(f"the gzip data is damaged ({error}): what follows was left out")
+                self._broken(f"the gzip data is damaged ({error}): some of it may be wrong, what follows was left out")
+                yield _salvaged(intact, packed)
                 return
             packed = inflater.unconsumed_tail or inflater.unused_data
             self._advance(before - len(packed))
@@ -99,7 +102,11 @@ class TraceReader:
         while not inflater.eof and (piece := inflater.decompress(b"", CHUNK)):
             yield piece
         if not inflater.eof:
-            self.problems.append("the gzip data ends in the middle")
+            self._broken("the gzip data ends in the middle: it is cut off, or still being written")
+
+    def _broken(self, problem: str) -> None:
+        self.problems.append(problem)
+        self._damaged = True
 
     def _find_array(self, pieces: Iterator[bytes], buffer: bytearray) -> int | None:
         """Read until the event array begins; where, in the buffer."""
@@ -118,7 +125,8 @@ class TraceReader:
 
     def _no_array(self, buffer: bytearray) -> None:
         what = "is empty" if not buffer.strip() else "holds no list of trace events"
-        self.problems.append(f"the file {what}: it is cut off, still being written, or no trace")
+        why = "" if self._damaged else ": it is cut off, still being written, or no trace"
+        self.problems.append(f"the file {what}{why}")
 
     def _events(
         self, pieces: Iterator[bytes], buffer: bytearray, decode: Callable[[bytes], _Block]
@@ -126,16 +134,16 @@ class TraceReader:
         """Decode the array's inside. At its end, `buffer` begins with the closing bracket."""
         wanted = CHUNK
         for piece in pieces:
-            if self._ended and len(buffer) > _MOST_HEADER:
+            if self.ended and len(buffer) > _MOST_HEADER:
                 continue
             buffer += piece
-            if self._ended or len(buffer) < wanted:
+            if self.ended or len(buffer) < wanted:
                 continue
             yield from self._take(buffer, decode)
             wanted = min(max(CHUNK, 2 * len(buffer)), _MOST_BLOCK)
-        if not self._ended and len(buffer) > _LITTLE:
+        if not self.ended and len(buffer) > _LITTLE:
             yield from self._take(buffer, decode)
-        while not self._ended and buffer:
+        while not self.ended and buffer:
             before = len(buffer)
             yield from self._take_exactly(buffer)
             if len(buffer) == before:
@@ -167,9 +175,9 @@ class TraceReader:
                 self._unreadable += 1
             else:
                 events.append(event)
-        self._ended = found.array_end is not None
+        self.ended = found.array_end is not None
         del buffer[: found.rest]
-        if not self._ended:
+        if not self.ended:
             comma = bytes(buffer[:64]).lstrip()
             if comma.startswith(b","):
                 del buffer[: buffer.index(b",") + 1]
@@ -177,12 +185,23 @@ class TraceReader:
             yield events
 
 
+def _salvaged(intact: zlib._Decompress, packed: bytes) -> bytes:
+    """What can be inflated before the damage: zlib gives nothing of a piece that it fails in, so byte by byte."""
+    found = bytearray()
+    try:
+        for position in range(len(packed)):
+            found += intact.decompress(packed[position : position + 1])
+    except zlib.error:
+        pass
+    return bytes(found)
+
+
 def _header(head: bytes, tail: bytes) -> dict[str, Any]:
     """What stands beside the events in the trace's object; empty where that can't be read or there is none."""
     for text in (head + tail, head + b"]}"):
         try:
-            content = msgspec.json.decode(without_nan(text))
-        except (msgspec.DecodeError, UnicodeDecodeError):
+            content = decode_value(text)
+        except msgspec.DecodeError:
             continue
         if isinstance(content, dict):
             return {key: value for key, value in content.items() if key != "traceEvents"}

@@ -13,6 +13,9 @@ from ..data.texts import printable
 from .layout import Section, Table
 
 _NAME_WIDTH = 70
+_LEAST_NAME = 24
+_BETWEEN = 2
+"""Columns of the terminal between two of a table."""
 
 _STYLE = """
 :root { color-scheme: light dark }
@@ -29,7 +32,7 @@ li ul { opacity: .8 }
 
 
 def print_text(console: Console, sections: Sequence[Section]) -> None:
-    """Print to a terminal or a pipe; names are cut to fit."""
+    """Print to a terminal or a pipe; names are cut to fit, figures never are."""
     for section in sections:
         console.print()
         console.print(_text(section.title), style="bold" if section.level > 1 else "bold underline", soft_wrap=True)
@@ -40,15 +43,36 @@ def print_text(console: Console, sections: Sequence[Section]) -> None:
             for line in evidence:
                 console.print(_text(f"    {line}"), soft_wrap=True)
         for table in section.tables:
-            console.print()
-            console.print(_rich(table))
+            for drawn in _fitting(table, console.width):
+                console.print()
+                console.print(drawn)
 
 
 def _text(text: str) -> Text:
     return Text(printable(text))
 
 
-def _rich(table: Table) -> RichTable:
+def _fitting(table: Table, width: int) -> Iterator[RichTable]:
+    """The table; where it is wider than that, its columns in turn, each time beside the first."""
+    cells = [[_text(heading.lstrip(">")) for heading in table.headings], *([*map(_text, row)] for row in table.rows)]
+    widths = [max(cell.cell_len for cell in column) for column in zip(*cells, strict=True)]
+    for number, heading in enumerate(table.headings):
+        if not heading.startswith(">"):
+            widths[number] = min(widths[number], _NAME_WIDTH)
+    left = width - sum(_BETWEEN + each for each in widths[1:])
+    widths[0] = min(widths[0], left if left >= _LEAST_NAME else width // 2)
+    chosen, used = [0], widths[0]
+    for number, each in enumerate(widths[1:], 1):
+        if used + _BETWEEN + each > width and len(chosen) > 1:
+            yield _rich(table, cells, widths, chosen)
+            chosen, used = [0], widths[0]
+        chosen.append(number)
+        used += _BETWEEN + each
+    yield _rich(table, cells, widths, chosen)
+
+
+def _rich(table: Table, cells: Sequence[Sequence[Text]], widths: Sequence[int], chosen: Sequence[int]) -> RichTable:
+    """These columns of a table; `cells` begin with the headings."""
     drawn = RichTable(
         box=None,
         pad_edge=False,
@@ -56,17 +80,16 @@ def _rich(table: Table) -> RichTable:
         title_style="",
         title=_text(table.title) if table.title else None,
     )
-    for heading in table.headings:
-        number = heading.startswith(">")
+    for number in chosen:
         drawn.add_column(
-            _text(heading.lstrip(">")),
-            justify="right" if number else "left",
+            cells[0][number],
+            justify="right" if table.headings[number].startswith(">") else "left",
             no_wrap=True,
-            max_width=None if number else _NAME_WIDTH,
+            width=widths[number],
             overflow="ellipsis",
         )
-    for row in table.rows:
-        drawn.add_row(*(_text(cell) for cell in row))
+    for row in cells[1:]:
+        drawn.add_row(*(row[number] for number in chosen))
     return drawn
 
 

@@ -3,7 +3,9 @@
 from __future__ import annotations
 
 import hashlib
-from collections.abc import Sequence
+from collections import Counter
+from collections.abc import Iterator, Sequence
+from contextlib import suppress
 from datetime import datetime, timezone
 from pathlib import Path
 from typing import Any
@@ -21,6 +23,7 @@ KIND_OF = {"prefill": "prefill", "mixed": "prefill", "decode": "decode", "step":
 """A run's kind for each step kind of a trace; as in recordings, a step that also decodes is a prefill with a mark."""
 
 EXECUTION = "traced"
+DEFAULT_LABEL = "torch-traces"
 _NOTES = (
     "a flame graph of torch traces: operators under their thread by the host's clock, kernels under their device by the"
     " device's; the two run at the same time, so compare frames under one of them",
@@ -34,13 +37,21 @@ def write(root: Path, engines: Sequence[Engine], label: str | None, beside: str 
     """
     identity = hashlib.sha256("/".join(engine.id for engine in engines).encode()).hexdigest()[:16]
     traces = [trace for engine in engines for trace in engine.traces]
-    when = datetime.fromtimestamp(max(Path(trace.path).stat().st_mtime for trace in traces), timezone.utc)
-    directory = root / new_run_name(identity, label or "torch-traces", when)
+    directory = root / new_run_name(identity, label or DEFAULT_LABEL, _written(traces))
     made = recording(identity, engines, label)
     if beside:
         made.header["notes"].append(f"the same engines were recorded, too: {beside}")
     write_run(directory, made)
     return directory
+
+
+def _written(traces: Sequence[TraceSummary]) -> datetime:
+    """When the newest of the files was written; now, where they are gone meanwhile."""
+    times = []
+    for trace in traces:
+        with suppress(OSError):
+            times.append(Path(trace.path).stat().st_mtime)
+    return datetime.fromtimestamp(max(times), timezone.utc) if times else datetime.now(timezone.utc)
 
 
 def recording(identity: str, engines: Sequence[Engine], label: str | None) -> Recording:
@@ -52,8 +63,21 @@ def recording(identity: str, engines: Sequence[Engine], label: str | None) -> Re
         for trace in engine.traces:
             totals += _totals(engine, trace)
     made = Recording(_header(identity, engines, label), rows, totals)
+    made.header["notes"] += _short_ranks(engines, totals)
     made.header["overlap_ns"] = made.overlap_ns()
     return made
+
+
+def _short_ranks(engines: Sequence[Engine], totals: Sequence[StepTotals]) -> Iterator[str]:
+    """A note on each rank whose trace lacks steps: means over ranks lack them, too."""
+    found = Counter((part.engine, part.rank) for part in totals if part.kind != OUTSIDE)
+    for engine in engines:
+        steps = len(_counted(engine.traces[0]))
+        for trace in engine.traces:
+            there = found[engine.id, str(rank_of(trace))]
+            if there < steps:
+                name = Path(trace.path).name
+                yield f"{name} holds {there} of the {steps} steps: means over the ranks are lower by what it lacks"
 
 
 def _header(identity: str, engines: Sequence[Engine], label: str | None) -> dict[str, Any]:
@@ -62,7 +86,7 @@ def _header(identity: str, engines: Sequence[Engine], label: str | None) -> dict
     versions = sorted({str(t.header["vllm_version"]) for t in traces if "vllm_version" in t.header})
     return {
         "id": identity,
-        "label": label,
+        "label": label or DEFAULT_LABEL,
         "complete": not reasons,
         "reasons": reasons,
         "notes": [*_NOTES, *(f"{Path(trace.path).name}: {oddity}" for trace in traces for oddity in trace.oddities)],

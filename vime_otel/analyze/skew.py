@@ -9,6 +9,7 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 from dataclasses import dataclass, field
+from random import Random
 from statistics import median
 
 from .device import Collective
@@ -17,6 +18,9 @@ from .summary import TraceSummary
 
 _MOST_SHIFT = 256
 _FEWEST = 3
+_LOOKED_AT = 512
+"""Of so many collectives each shift is judged."""
+
 _ALIKE = 0.9
 _MOST_SPREAD = 0.5
 """Ends that scatter by more than this share of the collectives' length do not belong together."""
@@ -71,7 +75,7 @@ def compare(traces: Sequence[TraceSummary]) -> Comparison:
     reference = traces[0]
     fits = [_Fit(0, 0, 0.0)]
     for trace, rank in zip(traces[1:], ranks[1:], strict=True):
-        fit = _fit(reference.collectives, trace.collectives)
+        fit = _fit(reference.collectives, trace.collectives, trace.unix_ns(0) - reference.unix_ns(0))
         if fit is None:
             return Comparison(ranks, f"the collectives of {rank.rank} do not match those of {ranks[0].rank}")
         fits.append(fit)
@@ -80,26 +84,41 @@ def compare(traces: Sequence[TraceSummary]) -> Comparison:
     return Comparison(ranks)
 
 
-def _fit(one: Sequence[Collective], other: Sequence[Collective]) -> _Fit | None:
-    """How the other sequence lies over the first: position n of the one is n + shift of the other."""
-    best: tuple[float, int, _Fit] | None = None
-    length = median(each.end - each.start for each in one)
+def _fit(one: Sequence[Collective], other: Sequence[Collective], clock: int) -> _Fit | None:
+    """How the other sequence lies over the first: position n of the one is n + shift of the other.
+
+    `clock` is the Unix time of the other's origin after the first's. Steps that repeat fit under several shifts: then
+    sequences of one length begin with the same operation, and others lie where the clocks differ least.
+    """
+    sample: Sequence[int] = range(len(one))
+    if len(one) > _LOOKED_AT:  # by chance: a fixed stride could meet one operation of each step alone
+        sample = sorted(Random(0).sample(sample, _LOOKED_AT))
+    fits = []
     for shift in range(-_MOST_SHIFT, _MOST_SHIFT + 1):
-        first, last = max(0, -shift), min(len(one), len(other) - shift)
-        pairs = [(one[n], other[n + shift]) for n in range(first, last)]
-        if 2 * len(pairs) < min(len(one), len(other)) or len(pairs) < _FEWEST:
-            continue
-        ends = [b.end - a.end for a, b in pairs if a.label == b.label]
-        if len(ends) < _ALIKE * len(pairs):
-            continue
-        offset = round(median(ends))
-        spread = median(abs(end - offset) for end in ends)
-        candidate = (spread, abs(shift), _Fit(shift, offset, spread))
-        if best is None or candidate[:2] < best[:2]:
-            best = candidate
-    if best is None or best[0] > max(_MOST_SPREAD * length, _LEAST_SPREAD_NS):
+        together = min(len(one), len(other) - shift) - max(0, -shift)
+        if together >= _FEWEST and 2 * together >= min(len(one), len(other)):
+            fits += _fit_at(one, other, shift, sample)
+    if not fits:
         return None
-    return best[2]
+
+    def worse(fit: _Fit) -> tuple[float, int]:
+        if len(one) == len(other):
+            return fit.spread, abs(fit.shift)
+        return fit.spread // _LEAST_SPREAD_NS, abs(fit.offset + clock)
+
+    best = _fit_at(one, other, min(fits, key=worse).shift, range(len(one)))
+    length = median(each.end - each.start for each in one)
+    return next((fit for fit in best if fit.spread <= max(_MOST_SPREAD * length, _LEAST_SPREAD_NS)), None)
+
+
+def _fit_at(one: Sequence[Collective], other: Sequence[Collective], shift: int, positions: Sequence[int]) -> list[_Fit]:
+    """The fit of these positions under a shift; none where the operations differ."""
+    pairs = [(one[n], other[n + shift]) for n in positions if 0 <= n + shift < len(other)]
+    ends = [b.end - a.end for a, b in pairs if a.label == b.label]
+    if not ends or len(ends) < _ALIKE * len(pairs):
+        return []
+    offset = round(median(ends))
+    return [_Fit(shift, offset, median(abs(end - offset) for end in ends))]
 
 
 def _place_clocks(traces: Sequence[TraceSummary], ranks: Sequence[RankSkew], fits: Sequence[_Fit]) -> None:
@@ -125,7 +144,8 @@ def _arrivals(traces: Sequence[TraceSummary], ranks: Sequence[RankSkew], fits: S
         for rank, each, start in zip(ranks, found, starts, strict=True):
             rank.collectives += 1
             rank.waited_ns += min(in_turn[-1] - start, each.end - each.start)
-        ranks[last].last += 1
+        if delay > 0:  # else several came last
+            ranks[last].last += 1
         ranks[last].delayed_ns += delay
         ranks[last].latest.append((first.label, found[last].start, delay))
     delays = [rank.delayed_ns for rank in ranks]
@@ -142,15 +162,15 @@ def step_shift(one: TraceSummary, other: TraceSummary) -> int:
     """
     comparison = compare([one, other])
     offset = 0 if comparison.reason else comparison.ranks[1].clock_offset_ns
-    ours = [step for step in one.steps if step.kind != "empty"]
-    theirs = [step for step in other.steps if step.kind != "empty"]
+    ours = [(step.signature, one.unix_ns(step.start)) for step in one.steps if step.kind != "empty"]
+    theirs = [(step.signature, other.unix_ns(step.start) - offset) for step in other.steps if step.kind != "empty"]
     best: tuple[float, int] | None = None
     for shift in range(-_MOST_SHIFT, _MOST_SHIFT + 1):
         first, last = max(0, -shift), min(len(ours), len(theirs) - shift)
         pairs = [(ours[n], theirs[n + shift]) for n in range(first, last)]
-        alike = sum(a.signature == b.signature for a, b in pairs)
+        alike = sum(a == b for (a, _), (b, _) in pairs)
         if not pairs or 2 * len(pairs) < min(len(ours), len(theirs)) or alike < _ALIKE * len(pairs):
             continue
-        apart = median(abs(other.unix_ns(b.start) - offset - one.unix_ns(a.start)) for a, b in pairs)
+        apart = median(abs(b - a) for (_, a), (_, b) in pairs)
         best = min(best or (apart, shift), (apart, shift))
     return best[1] if best else 0

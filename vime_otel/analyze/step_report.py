@@ -21,7 +21,10 @@ class Spread:
 
 @dataclass
 class StepRow:
-    """The steps of one kind. `step_ms` is from a step's begin to its last event; `cadence_ms` from begin to begin."""
+    """The steps of one kind. `step_ms` is from a step's begin to its last event; `cadence_ms` from begin to begin.
+
+    Device times are None where no kernel is known to be of a step.
+    """
 
     kind: str
     steps: int
@@ -31,8 +34,8 @@ class StepRow:
     step_ms: Spread
     annotated_ms: Spread
     cadence_ms: Spread | None
-    device_busy_ms: float
-    device_span_ms: float
+    device_busy_ms: float | None
+    device_span_ms: float | None
     tokens_per_second: float | None
 
 
@@ -68,8 +71,9 @@ def spread(values: Sequence[float]) -> Spread:
 def step_report(steps: Sequence[Step], source: str) -> Steps:
     """All steps of a rank, by kind."""
     counted = [step for step in steps if step.kind != "empty"]
+    on_device = any(step.device_busy for step in counted)
     rows = [
-        _step_row(kind, [step for step in counted if step.kind == kind])
+        _step_row(kind, [step for step in counted if step.kind == kind], on_device)
         for kind in STEP_KINDS
         if any(step.kind == kind for step in counted)
     ]
@@ -87,7 +91,7 @@ def step_report(steps: Sequence[Step], source: str) -> Steps:
     )
 
 
-def _step_row(kind: str, steps: Sequence[Step]) -> StepRow:
+def _step_row(kind: str, steps: Sequence[Step], on_device: bool) -> StepRow:
     cadences = [ms(step.cadence) for step in steps if step.cadence is not None]
     tokens = sum(step.context_tokens + step.generation_tokens for step in steps)
     whole = sum(step.duration for step in steps)
@@ -100,7 +104,7 @@ def _step_row(kind: str, steps: Sequence[Step]) -> StepRow:
         spread([ms(step.duration) for step in steps]),
         spread([ms(step.annotated) for step in steps]),
         spread(cadences) if cadences else None,
-        ms(sum(step.device_busy for step in steps) / len(steps)),
-        ms(sum(step.device_span for step in steps) / len(steps)),
+        ms(sum(step.device_busy for step in steps) / len(steps)) if on_device else None,
+        ms(sum(step.device_span for step in steps) / len(steps)) if on_device else None,
         tokens / (whole / 1e9) if tokens and whole else None,
     )

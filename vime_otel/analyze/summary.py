@@ -14,16 +14,17 @@ from typing import Any
 from .categories import is_collective
 from .columns import Columns, Identity
 from .device import Collective, Device, Launched, Timeline, Usage, attribute, measure
+from .gaps import Gap, explain
 from .intervals import length, union
 from .loading import read
 from .names import TraceName, parse_name
-from .nesting import Account, WalkContext, Walked, innermost, walk_thread
-from .paths import TOP, Paths, self_times
+from .nesting import Account, WalkContext, Walked, walk_thread
+from .paths import Paths, self_times
 from .steps import FROM_NOTHING, Found, Step, find_steps
 
 _KINETO_NAME = re.compile(r"\Athread -?\d+ \((.*)\)\Z")
 
-NOTHING_TRACED = "nothing traced on the launching threads"
+_LAST_BASE_NS = 2**62
 
 
 @dataclass
@@ -49,23 +50,6 @@ class HostUse:
 
 
 @dataclass
-class Gap:
-    """A time in which the device had nothing to do, and what the launching thread did most of it."""
-
-    begin: int
-    end: int
-    step: int | None
-    explained_by: str
-    explained_ns: int
-    within: str
-
-    @property
-    def explained(self) -> float:
-        """The share of the gap that it explains."""
-        return self.explained_ns / max(self.end - self.begin, 1)
-
-
-@dataclass
 class TraceSummary:
     """What is known of one trace. Times in nanoseconds after `origin_us`, a Unix time unless `unix_base_ns` is set.
 
@@ -79,6 +63,8 @@ class TraceSummary:
     """What is missing, and why."""
     events: int
     text_bytes: int
+    cut: bool = False
+    """Whether nobody knows how much is missing: the device may only seem idle."""
     oddities: list[str] = field(default_factory=list)
     """What is out of the format, and how it was taken."""
     process_name: str = ""
@@ -122,7 +108,7 @@ class TraceSummary:
     def unix_base_ns(self) -> int:
         """The Unix time, in nanoseconds, that the trace's clock starts from."""
         base = self.header.get("baseTimeNanoseconds")
-        return base if isinstance(base, int) else 0
+        return base if isinstance(base, int) and 0 <= base < _LAST_BASE_NS else 0
 
     def unix_ns(self, time: int) -> int:
         """A time of this trace on the wall clock."""
@@ -141,14 +127,26 @@ def summarize(path: Path, advance: Callable[[int], None] = lambda _: None, helpe
     """Read and reduce one file; `helpers` processes decode it if it is large. Raises OSError where it can't be read."""
     reader, columns = read(path, advance, helpers)
     summary = TraceSummary(
-        str(path), parse_name(path.name), reader.header, list(reader.problems), columns.events, reader.text_bytes
+        str(path),
+        parse_name(path.name),
+        reader.header,
+        list(reader.problems),
+        columns.events,
+        reader.text_bytes,
+        not reader.ended,
     )
-    if columns.threads or columns.streams:
+    if columns.has_events:
         with _without_collection():
             _reduce(summary, columns)
+    elif columns.passed_over:
+        summary.problems += _told(columns.passed_over)
     elif not summary.problems:
         summary.problems.append("the trace has no events with a duration")
     return summary
+
+
+def _told(oddities: Counter[str]) -> list[str]:
+    return [f"{count} {what}" for what, count in sorted(oddities.items())]
 
 
 @contextmanager
@@ -183,13 +181,13 @@ def _reduce(summary: TraceSummary, columns: Columns) -> None:
         paths.fill(account)
     _finish_steps(summary, found, columns, walks, launched)
     _host_timeline(summary, columns, walks)
-    _explain_gaps(summary, walks, paths)
+    summary.gaps = explain(device, summary.steps, walks, context)
     _by_kind(summary, found, accounts, launched, columns, paths)
     summary.accounts, summary.stacks, summary.parents = accounts, paths.texts(), paths.parents
     summary.graph_launches, summary.graph_kernels = launched.graph_launches, launched.graph_kernels
     summary.graph_busy, summary.unmatched_kernels = launched.graph_busy, launched.unmatched
     summary.runtime = {columns.names[name]: usage for name, usage in launched.runtime.items()}
-    summary.oddities = [f"{count} {what}" for what, count in sorted(oddities.items())]
+    summary.oddities = _told(oddities)
 
 
 def _name_process(summary: TraceSummary, columns: Columns) -> None:
@@ -204,16 +202,16 @@ def _name_process(summary: TraceSummary, columns: Columns) -> None:
 def _walk(summary: TraceSummary, columns: Columns, context: WalkContext, oddities: Counter[str]) -> list[Walked]:
     walks = []
     for (pid, tid), label in _thread_labels(columns).items():
-        for root, walked in walk_thread(columns.threads[pid, tid], label, context, oddities):
+        for walked in walk_thread(columns.threads[pid, tid], label, context, oddities):
             walks.append(walked)
             summary.threads.append(
                 ThreadUse(
-                    context.paths.name(root),
+                    context.paths.name(walked.root),
                     pid,
                     tid,
                     sum(entry[1] for account in walked.accounts for entry in account.values()),
                     length(walked.top),
-                    _top_time(walked.accounts[0], root, context.paths) if context.cuts else 0,
+                    _top_time(walked.accounts[0], walked.root, context.paths) if context.cuts else 0,
                     walked.launches,
                 )
             )
@@ -287,34 +285,6 @@ def _host_timeline(summary: TraceSummary, columns: Columns, walks: Sequence[Walk
     summary.host = Timeline(summary.begin, summary.end, length(covered), communication, communication)
     if not summary.has_device:
         summary.collectives = [Collective(columns.names[name], begin, end) for begin, end, name in exchanged]
-
-
-def _explain_gaps(summary: TraceSummary, walks: Sequence[Walked], paths: Paths) -> None:
-    """What was innermost for most of each gap on a thread that launches; that nothing was, where that holds longer."""
-    launching = [walked for walked in walks if walked.launches]
-    for number, (begin, end) in enumerate(summary.device.gaps):
-        path, most, untraced = -1, 0, end - begin
-        for walked in launching:
-            own = innermost(walked.in_gaps[number])
-            untraced = min(untraced, end - begin - sum(own.values()))
-            longest = max(own, key=own.__getitem__, default=-1)
-            if longest >= 0 and own[longest] > most:
-                path, most = longest, own[longest]
-        step = next((s.account - 1 for s in reversed(summary.steps) if s.start <= begin), None)
-        if most < untraced:
-            summary.gaps.append(Gap(begin, end, step, NOTHING_TRACED, untraced, ""))
-        else:
-            summary.gaps.append(Gap(begin, end, step, paths.name(path), most, _operator_around(paths, path)))
-
-
-def _operator_around(paths: Paths, path: int) -> str:
-    """The outermost frame above a path that is not the thread, nor a step."""
-    chain = []
-    while path != TOP:
-        chain.append(path)
-        path = paths.parents[path]
-    names = [paths.name(each) for each in reversed(chain[:-1])]
-    return next((name for name in names[:-1] if name not in ("execute_model", "ProfilerStep")), "")
 
 
 def _by_kind(

@@ -48,7 +48,7 @@ _THRESHOLDS = ", ".join(f"{threshold.name}={threshold.value:g}" for threshold in
     help=f"From where on a finding is one: {_THRESHOLDS}.",
 )
 @click.option("--no-run", is_flag=True, help="Make no run of the flame graphs.")
-@click.option("--label", type=Text(60), help="The run's label.")
+@click.option("--label", type=Text(60), help="The run's label (default: torch-traces).")
 @runs_option
 @click.option("--jobs", type=click.IntRange(min=1), metavar="N", help="Files read at once (default: one a core).")
 def analyze(
@@ -73,14 +73,19 @@ def analyze(
     if rank is not None and all_ranks:
         raise click.UsageError("--rank names one rank and --all-ranks asks for all; give one of them")
     thresholds = parse(settings)
-    engines, unread = _engines(Path(profile_dir), rank, all_ranks, jobs)
+    paths = find_traces(Path(profile_dir))
+    baseline_paths = find_traces(Path(baseline)) if baseline else []
+    _check_output(output, (*paths, *baseline_paths))
+    engines, unread = _engines(profile_dir, paths, rank, all_ranks, jobs)
     report = build(profile_dir, engines, thresholds, top_n, unread)
     report.recorded = recorded_beside(Path(profile_dir), engines, top_n)
     if baseline:
         from ..analyze.comparing import compare_engines
 
-        before, _ = _engines(Path(baseline), rank, all_ranks, jobs)
+        before, unread_before = _engines(baseline, baseline_paths, rank, all_ranks, jobs)
         report.baseline = compare_engines(baseline, before, engines, top_n)
+        report.baseline["unread"] = unread_before
+        unread = unread + unread_before
     if not no_run:
         from ..analyze.runs import write
 
@@ -91,9 +96,22 @@ def analyze(
     return 1 if unread else 0
 
 
-def _engines(directory: Path, rank: int | None, all_ranks: bool, jobs: int | None) -> tuple[list[Engine], list[str]]:
+def _check_output(output: str, traces: Sequence[Path]) -> None:
+    """Before traces are read for minutes. Raises VimeOtelError where the report can't go or would replace a trace."""
+    if output == "-":
+        return
+    path = Path(output)
+    if path.is_dir() or not path.parent.is_dir():
+        why = "it is a folder" if path.is_dir() else "there is no such folder"
+        raise VimeOtelError(f"can't write {output}: {why}; name another file with -o")
+    if path.exists() and any(trace.exists() and path.samefile(trace) for trace in traces):
+        raise VimeOtelError(f"{output} is one of the traces; name another file with -o")
+
+
+def _engines(
+    directory: str, paths: Sequence[Path], rank: int | None, all_ranks: bool, jobs: int | None
+) -> tuple[list[Engine], list[str]]:
     """(the engines below a folder with the ranks that were asked for, why files could not be read)."""
-    paths = find_traces(directory)
     chosen = paths if all_ranks else _of_rank(paths, rank)
     summaries: list[TraceSummary] = []
     unread: list[str] = []
@@ -141,8 +159,16 @@ def _progress(paths: Sequence[Path]) -> Iterator[Progress]:
         return
     columns = (TextColumn("{task.description}", markup=False), BarColumn(), DownloadColumn(), TimeRemainingColumn())
     with Bars(*columns, console=on_stderr, transient=True) as bars:
-        tasks = {path: bars.add_task(path.name[-60:], total=path.stat().st_size) for path in paths}
+        tasks = {path: bars.add_task(path.name[-60:], total=_size(path)) for path in paths}
         yield lambda path, count: bars.advance(tasks[path], count)
+
+
+def _size(path: Path) -> int | None:
+    """None where the file is gone meanwhile: whoever reads it says so."""
+    try:
+        return path.stat().st_size
+    except OSError:
+        return None
 
 
 def _write(report: Report, form: str, output: str, all_ranks: bool) -> None:
