@@ -70,6 +70,14 @@ def test_top_as_json_agrees_with_the_files(runs: Path, capsys: pytest.CaptureFix
     assert sum(frame["share"] for frame in decode["frames"]) == pytest.approx(1)
 
 
+def test_a_terminal_without_our_signs_gets_question_marks(runs: Path) -> None:
+    command = [sys.executable, "-m", "vime_otel", "top", "--runs", str(runs)]
+    done = subprocess.run(command, env={**os.environ, "PYTHONIOENCODING": "ascii"}, capture_output=True, check=False)
+    assert (done.returncode, done.stderr) == (0, b"")
+    assert done.stdout.isascii()
+    assert b"moe.experts" in done.stdout
+
+
 def test_where_a_run_lists_no_steps_the_mean_is_that_of_its_self_times(
     runs: Path, capsys: pytest.CaptureFixture[str]
 ) -> None:

@@ -5,6 +5,7 @@ from __future__ import annotations
 import contextlib
 import errno
 import importlib
+import io
 import os
 import sys
 from collections.abc import Mapping, Sequence
@@ -76,7 +77,7 @@ def vime_otel() -> None:
 def main(args: Sequence[str] | None = None) -> int:
     """Run the command line and return its exit status: 0, 1, 2 (wrong usage) or 130 (interrupted)."""
     words = list(sys.argv[1:] if args is None else args)
-    _open_closed_streams()
+    _prepare_streams()
     try:
         result = vime_otel.main(args=words, prog_name="vime-otel", standalone_mode=False)
         sys.stdout.flush()
@@ -107,11 +108,17 @@ def main(args: Sequence[str] | None = None) -> int:
     return result if isinstance(result, int) else 0
 
 
-def _open_closed_streams() -> None:
-    """Where a shell has closed them (`>&-`), Python has None, and a command could not even tell nobody."""
+def _prepare_streams() -> None:
+    """Where a shell has closed them (`>&-`), Python has None, and a command could not even tell nobody.
+
+    And what the locale's encoding lacks becomes a question mark: none of ours is worth failing for.
+    """
     if sys.stdout is None or sys.stderr is None:
         nowhere = open(os.devnull, "w")  # noqa: SIM115 - as long as the process
         sys.stdout, sys.stderr = sys.stdout or nowhere, sys.stderr or nowhere
+    for stream in (sys.stdout, sys.stderr):
+        if isinstance(stream, io.TextIOWrapper) and stream.errors == "strict":
+            stream.reconfigure(errors="replace")
 
 
 def _give_up_stdout() -> None:
