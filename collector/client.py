@@ -90,7 +90,8 @@ class Client:
                 f" start one with `vime-otel serve{listening_option(self._url)}`"
             ) from error
         if status == 401:
-            raise VimeOtelError(f"the collector {self._shown} asks for a token; set {settings.TOKEN.name}")
+            what = "another token; mend" if self._headers else "a token; set"
+            raise VimeOtelError(f"the collector {self._shown} asks for {what} {settings.TOKEN.name}")
         try:
             answer = orjson.loads(content)
             if status < 300 and isinstance(answer, dict):

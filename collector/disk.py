@@ -21,6 +21,7 @@ KEEP_FILE = "keep"
 LOOK_SECONDS = 15.0
 _REMOVED_PREFIX = ".removed-"
 _BLOCK_BYTES = 512
+_RUN_FILES = (rundir.HEADER_FILE, rundir.OPEN_FILE, rundir.JOURNAL_FILE, rundir.TOTALS_FILE, rundir.TORCH_DIR)
 
 
 @dataclass
@@ -56,7 +57,7 @@ class DiskLimit:
         """Remove runs until the limit is kept, as far as that can be."""
         for left in self._runs_root.glob(f"{_REMOVED_PREFIX}*"):  # by a collector that was killed meanwhile
             shutil.rmtree(left, ignore_errors=True)
-        sizes = {path: size_of(path) for path in self._runs_root.iterdir()}
+        sizes = {path: size_of(path) for path in self._runs_root.iterdir() if _is_ours(path)}
         used = sum(sizes.values())
         for run in removable(self._runs_root) if used > self._most_bytes else ():
             if used <= self._most_bytes:
@@ -66,7 +67,8 @@ class DiskLimit:
         self.counts.used_bytes = used
         if used > self._most_bytes:
             _log.warning(
-                "the runs take %d bytes, --max-disk allows %d, and what is left is being recorded or kept (`%s` files)",
+                "the runs take %d bytes, --max-disk allows %d, and what is left is being recorded, unfinished or kept"
+                " (`%s` files)",
                 used,
                 self._most_bytes,
                 KEEP_FILE,
@@ -93,8 +95,14 @@ class DiskLimit:
 def removable(runs_root: Path) -> Iterator[Path]:
     """The runs that may go, oldest first: those that are over and not kept."""
     for run in sorted(rundir.list_runs(runs_root), key=_created):
-        if not ((run.path / KEEP_FILE).exists() or (run.path / rundir.OPEN_FILE).exists() or _goes_on(run)):
+        stays = (run.path / KEEP_FILE).exists() or (run.path / rundir.OPEN_FILE).exists() or _goes_on(run)
+        if not stays and not run.path.is_symlink():
             yield run.path
+
+
+def _is_ours(path: Path) -> bool:
+    """Whether it is a run, or one that is being made. What else lies there is no reason to remove any."""
+    return not path.is_symlink() and any((path / name).exists() for name in _RUN_FILES)
 
 
 def size_of(path: Path) -> int:

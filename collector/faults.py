@@ -7,6 +7,11 @@ import logging
 from vime_otel.data import settings
 
 
+def log_refusal(log: logging.Logger, what: str, reason: str, why: str) -> None:
+    """Log that a request was refused; of each `reason` one in a while, since whoever sent it sends it again."""
+    log.info(f"{what} was refused ({reason}): %.300s", why, extra={"often": True})
+
+
 def log_fault(log: logging.Logger, what: str, error: Exception) -> None:
     """Log an error that should not have been possible."""
     log.error(

@@ -12,7 +12,7 @@ from . import control
 from .addresses import names_loopback
 from .auth import Token
 from .counts import HTTP, Counts
-from .faults import log_fault
+from .faults import log_fault, log_refusal
 from .health import OPEN_PATHS
 from .otlp import otlp_errors, otlp_http
 from .recordings.refused import RefusedPolls
@@ -38,7 +38,12 @@ def guard(token: Token, loopback_only: bool, refused: RefusedPolls, counts: Coun
             if request.path in otlp_http.PATHS:
                 signal = otlp_http.PATHS[request.path]
                 counts.refused[signal.key, HTTP, otlp_errors.UNAUTHORIZED.reason] += 1
-            return _error(request, 401, token.refusal)
+            log_refusal(
+                _log, "a request over http", otlp_errors.UNAUTHORIZED.reason, f"{request.path} from {request.remote}"
+            )
+            response = _error(request, 401, token.refusal)
+            response.headers["WWW-Authenticate"] = "Bearer"
+            return response
         try:
             return await handler(request)
         except web.HTTPMethodNotAllowed as error:

@@ -45,7 +45,10 @@ class Logfmt(logging.Formatter):
 
 
 class RateLimit(logging.Filter):
-    """Passes one warning or error of a kind (a place in the code) every SAME_SECONDS; the next one has `suppressed`."""
+    """Passes one warning or error of a kind (a place in the code) every SAME_SECONDS; the next one has `suppressed`.
+
+    So it does with what is marked by `extra={"often": True}`.
+    """
 
     def __init__(self) -> None:
         super().__init__()
@@ -54,7 +57,7 @@ class RateLimit(logging.Filter):
 
     def filter(self, record: logging.LogRecord) -> bool:
         """Whether the record is to be written."""
-        if record.levelno < logging.WARNING:
+        if record.levelno < logging.WARNING and not getattr(record, "often", False):
             return True
         kind = (record.name, record.msg)
         now = time.monotonic()

@@ -90,7 +90,7 @@ class Collector:
             self._forward_run,
         )
         self._budget = Budget(self.counts, config.pending_bytes)
-        self._metrics = Metrics(self.counts, self._recordings.update_counts)
+        self._metrics = Metrics(self.counts, self._recordings.refresh_counts)
         self._stopping = False
         self._runner: web.AppRunner | None = None
         self._grpc: Any = None
@@ -175,7 +175,9 @@ class Collector:
     def _not_ready(self) -> str:
         if self._stopping:
             return "the collector is being stopped"
-        return "" if health.writable(self.config.runs_root) else "the folder of the runs can't be written"
+        if not health.writable(self.config.runs_root):
+            return "the folder of the runs can't be written"
+        return "the disk refuses what comes" if self._recordings.intake.commits.refuses else ""
 
     def _check_access(self) -> None:
         beyond = [host for host in (self.config.http_host, self.config.grpc_host) if not is_loopback(host)]

@@ -83,6 +83,13 @@ class ForeignRun(JournaledTaker):
         self.changed = True
         return self.sums.add_again(part.items)
 
+    def removed(self) -> bool:
+        """Whether somebody removed its journal: what comes can't be kept in it any more."""
+        try:
+            return not os.path.samestat(os.fstat(self._lock), os.stat(self.directory / rundir.JOURNAL_FILE))
+        except FileNotFoundError:
+            return True
+
     def saved(self) -> bytes:
         """All that `write` needs, as things stand; what comes meanwhile changes nothing of it."""
         self.changed = False
@@ -120,6 +127,8 @@ class ForeignRun(JournaledTaker):
             if frame.signal == TRACES:
                 sums.add(BY_NUMBER[TRACES].request_type.FromString(frame.payload))
         self.torn_bytes = reader.torn_bytes
+        if reader.torn_bytes:
+            os.ftruncate(self._lock, reader.offset)
         return RequestJournal(path, commits, reader.offset, known), sums
 
     def _read_state(self, journal_bytes: int) -> SavedState:

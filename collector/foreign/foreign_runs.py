@@ -50,7 +50,12 @@ class ForeignRuns:
     def find(self, resource: Any) -> ForeignRun | None:
         """The run of the resource's service; None where there are too many. Raises OSError."""
         service = text_attribute(resource.resource.attributes, _SERVICE)[:_MOST_NAME] or _UNKNOWN
-        return self._run(service, _today())
+        try:
+            return self._run(service, _today())
+        except OSError as error:
+            why = error.strerror or error
+            _log.error("no run of %s can be opened (%s): clients are asked to try again until it can", service, why)
+            raise
 
     def resume(self) -> None:
         """Bring those up to date that a collector left when it ended abruptly; others' are left alone."""
@@ -103,8 +108,12 @@ class ForeignRuns:
     async def _write_all(self) -> None:
         before = _today() - timedelta(days=1)
         for key, run in list(self._open.items()):
-            await self._write(run)
-            if run.day < before:
+            removed = await asyncio.to_thread(run.removed)
+            if removed:
+                _log.warning("the run %s was removed: what comes from now on goes into a new one", run.directory)
+            else:
+                await self._write(run)
+            if removed or run.day < before:
                 del self._open[key]
                 for later in self._open.values():
                     later.earlier = None if later.earlier is run else later.earlier

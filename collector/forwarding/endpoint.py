@@ -7,6 +7,8 @@ encodes its own spans and tells success or failure alone.
 
 from __future__ import annotations
 
+import http.client
+import re
 import ssl
 from collections.abc import Mapping
 from dataclasses import dataclass
@@ -34,6 +36,9 @@ _GRPC_PORT = 4317
 _HTTP_PORT = 4318
 _TRACES_PATH = "/v1/traces"
 _TEXT_SHOWN = 200
+_HEADER_NAME = re.compile(r"(?!.*-bin$)[a-z0-9_.-]+", re.IGNORECASE)
+"""What both transports can carry; of gRPC's, those that end in `-bin` are bytes."""
+
 _RETRY_INFO = "google.rpc.retryinfo-bin"
 
 
@@ -84,10 +89,10 @@ def _headers_for(host: str) -> tuple[tuple[str, str], ...]:
         key, equals, value = item.partition("=")
         place, _, name = key.strip().rpartition("/")
         value = unquote(value.strip())
-        if not equals or not name or not (name.isascii() and value.isascii() and (name + value).isprintable()):
+        if not equals or not _HEADER_NAME.fullmatch(name) or not (value.isascii() and value.isprintable()):
             raise UsageError(
-                f"{settings.FORWARD_HEADERS.name} is not written NAME=VALUE,HOST/NAME=VALUE,… with percent-encoded"
-                " values of printable ASCII"
+                f"{settings.FORWARD_HEADERS.name} is not written NAME=VALUE,HOST/NAME=VALUE,… with names of letters,"
+                " digits, `-`, `_` and `.` and percent-encoded values of printable ASCII"
             )
         if place in ("", host):
             headers[name.lower()] = value
@@ -194,7 +199,7 @@ class _HttpSender:
         except requests.RequestException as error:
             if tls.is_untrusted(error):
                 raise Unavailable(tls.untrusted(self._url)) from error
-            raise Unavailable(f"{self._url} can't be reached: {error}") from error
+            raise Unavailable(f"{self._url} can't be reached: {_why(error)}") from error
         if 200 <= answer.status_code < 300:
             return _accepted(_response(answer.content))
         message = f"{self._url} answers {answer.status_code}: {' '.join(answer.text[:_TEXT_SHOWN].split())}"
@@ -205,6 +210,22 @@ class _HttpSender:
 
     def close(self) -> None:
         self._session.close()
+
+
+def _why(error: BaseException) -> str:
+    """What is behind an error of `requests`, in few words."""
+    if isinstance(error, requests.Timeout):
+        return f"no answer within {TIMEOUT_S:g} s"
+    cause: BaseException | None = error
+    while cause is not None:
+        if isinstance(cause, http.client.RemoteDisconnected):
+            return "it closed the connection without an answer"
+        if isinstance(cause, http.client.BadStatusLine):
+            return "it does not speak HTTP"
+        if isinstance(cause, OSError) and cause.strerror:
+            return cause.strerror.lower()
+        cause = cause.__cause__ or cause.__context__
+    return str(error)
 
 
 def _roots() -> bytes | None:

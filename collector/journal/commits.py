@@ -7,7 +7,9 @@ in which requests were handed in.
 from __future__ import annotations
 
 import asyncio
+import errno
 import logging
+import math
 import os
 import threading
 import time
@@ -25,6 +27,8 @@ _log = logging.getLogger(__name__)
 _GATHER_SECONDS = 0.002
 """So long a batch waits for company: a sync for each request would cost more than this."""
 
+_REFUSAL_SECONDS = 15.0
+
 
 class JournalFile:
     """A journal that is opened when the first request comes, and again after a failure that left it in doubt.
@@ -37,10 +41,16 @@ class JournalFile:
         self.path = path
         self._end = end
         self._writer: JournalWriter | None = None
+        self._identity: os.stat_result
 
     def write(self, requests: Sequence[tuple[int, int, bytes]]) -> int:
-        """Bring requests to the disk, all or none; returns where the first one's frame begins. Raises OSError."""
+        """Bring requests to the disk, all or none; returns where the first one's frame begins. Raises OSError.
+
+        So it does where somebody removed the file: nobody would ever read what goes into it.
+        """
         writer = self._opened()
+        if not os.path.samestat(self._identity, os.stat(self.path)):
+            raise FileNotFoundError(errno.ENOENT, "it was replaced", str(self.path))
         start = writer.size
         try:
             writer.extend(requests)
@@ -61,6 +71,7 @@ class JournalFile:
         if self._writer is None:
             self.path.parent.mkdir(parents=True, exist_ok=True)
             self._writer = JournalWriter(self.path, self._end)
+            self._identity = os.stat(self.path)
             for directory in (self.path.parent, self.path.parent.parent):
                 sync_directory(directory)
         return self._writer
@@ -100,6 +111,12 @@ class GroupCommit:
         self._counts = counts
         self._queue: SimpleQueue[Entry | _Closing | None] = SimpleQueue()
         self._thread: threading.Thread | None = None
+        self._refused_at = -math.inf
+
+    @property
+    def refuses(self) -> bool:
+        """Whether the disk refused what came last, and that lately: who asks may be what keeps clients away."""
+        return time.monotonic() - self._refused_at < _REFUSAL_SECONDS
 
     def start(self) -> None:
         """Begin; from now on it belongs to the running loop."""
@@ -151,11 +168,13 @@ class GroupCommit:
     def _tell(self, entries: Sequence[Entry], result: int | OSError) -> None:
         if isinstance(result, OSError):
             self._counts.journal_failures += 1
+            self._refused_at = time.monotonic()
             path, why = entries[0].journal.path, result.strerror or result
             _log.error("%s can't be written (%s): clients are asked to try again until it can", path, why)
             for entry in entries:
                 entry.told(result)
             return
+        self._refused_at = -math.inf
         position = result
         for entry in entries:
             entry.told(position)

@@ -5,15 +5,18 @@ from __future__ import annotations
 import logging
 from collections.abc import Awaitable, Callable
 
-from ..faults import log_fault
+from ..faults import log_fault, log_refusal
 from ..journal.intake import Intake, Malformed, Outcome, Stopping
 from . import otlp_errors
 from .http_body import BodyTooLarge, BodyUnreadable, UnknownEncoding
+from .in_time import Late
 from .limits import Budget, Overloaded, Room
 from .otlp_errors import Error
 from .signals import Signal
 
 _log = logging.getLogger(__name__)
+
+_TOLD_ELSEWHERE = (otlp_errors.DISK, otlp_errors.STOPPING, otlp_errors.FAULT)
 
 
 class Refused(Exception):
@@ -38,19 +41,21 @@ class Door:
             with self._budget.room() as room:
                 return await self._intake.take(signal, await read(room), self._transport)
         except Refused as refused:
-            self.count(signal, refused.error)
+            self._note(signal, refused)
             raise
         except Exception as error:
             # Not through a local name: an exception that its own frame holds keeps gRPC's poller thread alive.
             raise self._counted(signal, _refused(error, signal)) from error
 
     def _counted(self, signal: Signal, refused: Refused) -> Refused:
-        self.count(signal, refused.error)
+        self._note(signal, refused)
         return refused
 
-    def count(self, signal: Signal, error: Error) -> None:
-        """Count a request that is refused."""
-        self._intake.counts.refused[signal.key, self._transport, error.reason] += 1
+    def _note(self, signal: Signal, refused: Refused) -> None:
+        reason = refused.error.reason
+        self._intake.counts.refused[signal.key, self._transport, reason] += 1
+        if refused.error not in _TOLD_ELSEWHERE:
+            log_refusal(_log, f"a request with {signal.name} over {self._transport}", reason, str(refused))
 
 
 def _refused(error: Exception, signal: Signal) -> Refused:
@@ -60,7 +65,7 @@ def _refused(error: Exception, signal: Signal) -> Refused:
         return Refused(otlp_errors.TOO_LARGE, str(error))
     if isinstance(error, (BodyUnreadable, Malformed)):
         return Refused(otlp_errors.MALFORMED, str(error))
-    if isinstance(error, Overloaded):
+    if isinstance(error, (Overloaded, Late)):
         return Refused(otlp_errors.OVERLOAD, str(error))
     if isinstance(error, Stopping):
         return Refused(otlp_errors.STOPPING, str(error))

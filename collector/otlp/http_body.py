@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from aiohttp import web
 
-from .inflate import Gunzip, Unreadable
+from .inflate import DEFLATE, GZIP, Inflation, Unreadable
 from .limits import Room
 
 
@@ -17,7 +17,7 @@ class BodyUnreadable(Exception):
 
 
 class UnknownEncoding(Exception):
-    """A Content-Encoding other than identity and gzip."""
+    """A Content-Encoding other than identity, gzip and deflate."""
 
 
 async def read_body(request: web.Request, limit: int, room: Room | None = None) -> bytes:
@@ -26,9 +26,9 @@ async def read_body(request: web.Request, limit: int, room: Room | None = None) 
     Raises BodyTooLarge, BodyUnreadable, UnknownEncoding, or Overloaded where there is no room.
     """
     encoding = request.headers.get("Content-Encoding", "identity").strip().lower()
-    if encoding not in ("identity", "gzip", ""):
-        raise UnknownEncoding(f"Content-Encoding {encoding!r} is not supported; send identity or gzip")
-    gunzip = Gunzip() if encoding == "gzip" else None
+    if encoding not in ("identity", "", GZIP, DEFLATE):
+        raise UnknownEncoding(f"Content-Encoding {encoding!r} is not supported; send identity, {GZIP} or {DEFLATE}")
+    inflation = Inflation(encoding) if encoding in (GZIP, DEFLATE) else None
     announced = request.content_length or 0
     if announced > limit:
         raise BodyTooLarge(f"the request has more than {limit} bytes")
@@ -39,15 +39,15 @@ async def read_body(request: web.Request, limit: int, room: Room | None = None) 
     try:
         async for chunk in request.content.iter_any():
             raw += len(chunk)
-            for piece in gunzip.feed(chunk) if gunzip else (chunk,):
+            for piece in inflation.feed(chunk) if inflation else (chunk,):
                 pieces.append(piece)
                 size += len(piece)
                 if raw > limit or size > limit:
                     raise BodyTooLarge(f"the request has more than {limit} bytes, or inflates to more")
                 if room is not None and size > announced:
                     await room.take(size)
-        if gunzip:
-            gunzip.finish()
+        if inflation:
+            inflation.finish()
     except Unreadable as error:
         raise BodyUnreadable(f"the body is {error}") from error
     return b"".join(pieces)

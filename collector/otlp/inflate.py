@@ -1,11 +1,13 @@
-"""Inflating gzip piece by piece, no further than a bound."""
+"""Inflating gzip and deflate piece by piece, no further than a bound."""
 
 from __future__ import annotations
 
 import zlib
 from collections.abc import Iterator
 
-_GZIP_WINDOW = 16 + zlib.MAX_WBITS
+GZIP = "gzip"
+DEFLATE = "deflate"
+_WINDOWS = {GZIP: 16 + zlib.MAX_WBITS, DEFLATE: zlib.MAX_WBITS}
 _MOST_MEMBERS = 1000
 """A stream of more costs more than it can hold."""
 
@@ -13,14 +15,16 @@ PIECE_BYTES = 1024 * 1024
 
 
 class Unreadable(Exception):
-    """The bytes are no gzip, or cut off."""
+    """The bytes are not what their encoding says, or cut off."""
 
 
-class Gunzip:
-    """Inflates a gzip stream of one or more members."""
+class Inflation:
+    """Inflates a stream of one or more members, as GZIP or DEFLATE."""
 
-    def __init__(self) -> None:
-        self._member = zlib.decompressobj(_GZIP_WINDOW)
+    def __init__(self, encoding: str) -> None:
+        self._encoding = encoding
+        self._window = _WINDOWS[encoding]
+        self._member = zlib.decompressobj(self._window)
         self._members = 1
         self._started = False
 
@@ -34,15 +38,15 @@ class Gunzip:
             if self._member.eof:
                 self._members += 1
                 if self._members > _MOST_MEMBERS:
-                    raise Unreadable(f"a gzip stream of more than {_MOST_MEMBERS} members")
-                self._member = zlib.decompressobj(_GZIP_WINDOW)
+                    raise Unreadable(f"a {self._encoding} stream of more than {_MOST_MEMBERS} members")
+                self._member = zlib.decompressobj(self._window)
             yield from self._inflate(chunk)
             chunk = self._member.unused_data
 
     def finish(self) -> None:
         """Raise Unreadable where the stream does not end here."""
         if self._started and not self._member.eof:
-            raise Unreadable("a gzip stream that is cut off")
+            raise Unreadable(f"a {self._encoding} stream that is cut off")
 
     def _inflate(self, chunk: bytes) -> Iterator[bytes]:
         """The pieces of one member."""
@@ -51,7 +55,7 @@ class Gunzip:
             try:
                 piece = self._member.decompress(chunk, PIECE_BYTES)
             except zlib.error as error:
-                raise Unreadable(f"not gzip: {error}") from error
+                raise Unreadable(f"not {self._encoding}: {error}") from error
             chunk = self._member.unconsumed_tail
             full = len(piece) == PIECE_BYTES
             yield piece

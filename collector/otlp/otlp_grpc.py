@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import asyncio
 from collections.abc import Awaitable, Callable
 from typing import Any
 
@@ -15,18 +14,13 @@ from ..journal.intake import Intake
 from . import otlp_errors
 from .door import Door, Refused
 from .http_body import BodyTooLarge, BodyUnreadable
-from .inflate import Gunzip, Unreadable
+from .in_time import READ_SECONDS, in_time
+from .inflate import GZIP, Inflation, Unreadable
 from .limits import Budget, Room
 from .signals import ANSWERED, MAX_REQUEST_BYTES, Signal
 
 _READING_BYTES = 16 * 1024 * 1024
 """Set aside for a message whose length nobody knows before it is there: so many are read at a time as fit."""
-
-_READ_SECONDS = 30.0
-"""A message that takes longer to come is given up: others wait for its room."""
-
-_LATE = "the message is late"
-"""Tells this cancellation from a client's."""
 
 _GZIP = b"\x1f\x8b"
 """How gzip begins. No protobuf message does: it would be a field of wire type 7."""
@@ -93,7 +87,8 @@ def _authorization(context: Any) -> Any:
 
 async def _read(context: Any, room: Room) -> bytes:
     await room.take(_READING_BYTES)
-    content = await _message(context)
+    with in_time(READ_SECONDS):
+        content = await context.read()
     if content is grpc.aio.EOF:
         raise BodyUnreadable("the call has no message")
     if content.startswith(_GZIP):
@@ -102,30 +97,15 @@ async def _read(context: Any, room: Room) -> bytes:
     return bytes(content)
 
 
-async def _message(context: Any) -> Any:
-    """The call's message, or EOF. `asyncio.wait_for` would do it with a task more for each call."""
-    reading = asyncio.current_task()
-    assert reading is not None
-    late = asyncio.get_running_loop().call_later(_READ_SECONDS, reading.cancel, _LATE)
-    try:
-        return await context.read()
-    except asyncio.CancelledError as cancelled:
-        if cancelled.args != (_LATE,):
-            raise
-        raise Refused(otlp_errors.OVERLOAD, f"the message did not come within {_READ_SECONDS:g} s") from None
-    finally:
-        late.cancel()
-
-
 async def _inflated(content: bytes, room: Room) -> bytes:
-    gunzip, inflated = Gunzip(), bytearray()
+    inflation, inflated = Inflation(GZIP), bytearray()
     try:
-        for piece in gunzip.feed(content):
+        for piece in inflation.feed(content):
             inflated += piece
             if len(inflated) > MAX_REQUEST_BYTES:
                 raise BodyTooLarge(f"the message inflates to more than {MAX_REQUEST_BYTES} bytes")
             await room.take(len(content) + len(inflated))
-        gunzip.finish()
+        inflation.finish()
     except Unreadable as error:
         raise BodyUnreadable(f"the message is {error}") from error
     return bytes(inflated)

@@ -1,4 +1,4 @@
-"""OTLP over HTTP: POST /v1/traces, /v1/logs and /v1/metrics, protobuf and JSON, plain and gzip."""
+"""OTLP over HTTP: POST /v1/traces, /v1/logs and /v1/metrics, protobuf and JSON, plain, gzip and deflate."""
 
 from __future__ import annotations
 
@@ -15,6 +15,7 @@ from ..journal.intake import Intake, Malformed
 from . import otlp_errors, otlp_json
 from .door import Door, Refused
 from .http_body import read_body
+from .in_time import READ_SECONDS, in_time
 from .limits import RETRY_SECONDS, Budget, Room
 from .signals import ANSWERED, MAX_REQUEST_BYTES, Signal
 
@@ -48,7 +49,8 @@ def _handler(signal: Signal, door: Door) -> Callable[[web.Request], Awaitable[we
             if request.content_type not in (_PROTOBUF, _JSON):
                 message = f"Content-Type {request.content_type!r} is not supported; send {_PROTOBUF} or {_JSON}"
                 raise Refused(otlp_errors.UNKNOWN_ENCODING, message)
-            content = await read_body(request, MAX_REQUEST_BYTES, room)
+            with in_time(READ_SECONDS):
+                content = await read_body(request, MAX_REQUEST_BYTES, room)
             return await _as_protobuf(signal, content) if as_json else content
 
         try:

@@ -186,6 +186,7 @@ class RecordingTask:
             await self._traffic.stop()
             self._cancel_engines()
             await self._folder.let_go()
+            self._log_end()
 
     async def look(self, claimed: Mapping[str, str] | None = None) -> Selection:
         """Match workers and recorders as things stand; `claimed` are the engines that others have."""
@@ -275,6 +276,7 @@ class RecordingTask:
             }
             self._around.recorders.send(part.engine, Command(part.arm_id, body))
         self.state, self.message = "recording", f"{counted(len(self.parts), 'engine')} told to record"
+        _log.info("recording %s: %s", self.id, self.message)
 
     async def _follow(self) -> None:
         """Until no engine has steps to make, or those that have are disarmed."""
@@ -383,6 +385,14 @@ class RecordingTask:
             tuple(self._reasons),
             tuple(self._notes),
         )
+
+    def _log_end(self) -> None:
+        if self.run_path is None:
+            _log.info("recording %s failed: %s", self.id, self.message)
+        elif self.complete:
+            _log.info("recording %s is complete: %s", self.id, self.run_path)
+        else:
+            _log.info("recording %s is not complete: %s: %s", self.id, self.run_path, "; ".join(self.reasons))
 
     def _fail(self, message: str) -> None:
         self.state, self.message, self.complete = "failed", message, False

@@ -119,13 +119,6 @@ class Recordings:
         if self.rolling is not None:
             self._writers.append(asyncio.ensure_future(self.rolling.keep_writing()))
 
-    def update_counts(self) -> None:
-        """Count what nobody counts while it changes: recordings by state, recorders, open polls."""
-        recorders = self.recorders.alive()
-        self.counts.recorders_connected = len(recorders)
-        self.counts.polls_waiting = sum(each.open_polls for each in recorders)
-        self.counts.recordings = Counter(each.state for each in self._recordings.values())
-
     def get(self, recording_id: str) -> RecordingTask:
         """The recording with this id; raises Unknown."""
         try:

@@ -195,6 +195,9 @@ def test_bad_calls_end_with_one_line_and_the_right_status(
             (["collect", "--timeout", "nan"], 2, "--timeout"),
             (["collect", "--label", "\udcff"], 2, "--label"),
             (["collect", "--prompt", ""], 2, "--prompt"),
+            (["collect", "--prompt", "Hi"], 2, "--prompt is of --requests; say --requests N, too"),
+            (["collect", "--max-tokens", "5"], 2, "--max-tokens is of --requests"),
+            (["replay", "--to", "http://127.0.0.1:1", "--sample", "nan"], 2, "'nan' is no finite number"),
             (["collect", "--out", ""], 2, "--out"),
             (["serve", "--out", " "], 2, "--out"),
             (["demo", "--runs", ""], 2, "--runs"),
@@ -356,5 +359,7 @@ def test_serve_serves_until_it_is_told_to_stop(tmp_path: Path, number: int, stat
         out, err = process.communicate(timeout=60)
         assert process.returncode == status
         assert "Traceback" not in out + err
-        assert err == ""
+        assert all(" level=info " in line for line in err.splitlines()), err
+        assert " is complete: " in err
+        assert token not in err
     assert [each.header["label"] for each in list_runs(tmp_path / "runs")] == ["asked"]

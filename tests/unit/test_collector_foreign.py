@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+import errno
 import os
 import random
 from collections.abc import Sequence
@@ -350,6 +351,52 @@ def test_two_collectors_never_write_one_run(tmp_path: Path) -> None:
         assert "another collector has it" in refused.message
     (run,) = list_runs(tmp_path)
     assert run.header["intake"]["spans"]["kept"] == 10
+
+
+@pytest.mark.parametrize("damage", ["removed", "replaced"])
+def test_when_somebody_removes_the_run_what_comes_is_refused_until_it_goes_into_a_new_one(
+    tmp_path: Path, damage: str
+) -> None:
+    runs = tmp_path / "runs"
+    with running(config(runs, serves=True, patience=replace(QUICK, rolling=0.2))) as collector:
+        assert send(collector, "http", TRACES, request_of(trace_of(1))).code == 0
+        (run,) = runs.iterdir()
+        run.rename(tmp_path / "elsewhere")
+        if damage == "replaced":
+            run.mkdir()
+            (run / "spans.otlp").touch()
+        taken = [
+            number for number in range(2, 20) if send(collector, "http", TRACES, request_of(trace_of(number))).code == 0
+        ]
+        until(lambda: send(collector, "http", TRACES, request_of(trace_of(20))).code == 0)
+    (found,) = list_runs(runs)
+    assert found.header["traces"]["folded"] == len(taken) + 1
+
+
+def test_a_torn_end_is_cut_off_and_told_at_the_first_start_alone(
+    tmp_path: Path, caplog: pytest.LogCaptureFixture
+) -> None:
+    with running(config(tmp_path, serves=True)) as collector:
+        assert send(collector, "http", TRACES, request_of(trace_of(1))).code == 0
+    (run,) = list_runs(tmp_path)
+    with open(run.path / "spans.otlp", "ab") as journal:
+        journal.write(b"torn")
+    for torn in (4, 0):
+        with running(config(tmp_path, serves=True)) as collector:
+            assert collector.collector.counts.torn_bytes == torn
+    assert caplog.text.count("4 bytes at the end of the journal were torn") == 1
+
+
+def test_a_run_that_can_not_be_opened_is_told_in_the_log(
+    tmp_path: Path, caplog: pytest.LogCaptureFixture, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    def full(*_: object) -> None:
+        raise OSError(errno.ENOSPC, "No space left on device")
+
+    monkeypatch.setattr(foreign_runs, "ForeignRun", full)
+    with running(config(tmp_path, serves=True)) as collector:
+        assert send(collector, "http", TRACES, request_of(trace_of(1))).retry_seconds == 1
+    assert "no run of shop can be opened (No space left on device)" in caplog.text
 
 
 def test_one_service_too_many_is_told(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:

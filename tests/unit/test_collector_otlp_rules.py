@@ -12,6 +12,7 @@ import struct
 import subprocess
 import threading
 import time
+import zlib
 from collections.abc import Iterator
 from dataclasses import replace
 from pathlib import Path
@@ -34,10 +35,10 @@ from opentelemetry.sdk._logs import LoggerProvider
 from opentelemetry.sdk._logs.export import SimpleLogRecordProcessor
 from opentelemetry.sdk.trace import TracerProvider
 from opentelemetry.sdk.trace.export import BatchSpanProcessor
-from otlp_client import WAYS, send
+from otlp_client import WAYS, as_json, send
 from running_collector import QUICK, RunningCollector, config, running, until
 
-from collector.otlp import limits
+from collector.otlp import limits, otlp_http
 from collector.otlp.signals import LOGS, METRICS, TRACES, Signal
 from vime_otel.data import otlp
 from vime_otel.data.journal import JournalReader
@@ -203,6 +204,33 @@ def test_a_gzip_bomb_is_cut_off_while_it_inflates(collector: RunningCollector, w
         assert answer.status_code == 413
     grown = resource.getrusage(resource.RUSAGE_SELF).ru_maxrss * 1024 - max(peak, before)
     assert grown < 200 * 2**20
+
+
+@pytest.mark.parametrize("kind", ["application/x-protobuf", "application/json"])
+def test_deflate_is_taken_and_bounded_as_gzip_is(collector: RunningCollector, kind: str) -> None:
+    headers = {"Content-Type": kind, "Content-Encoding": "deflate"}
+    content = as_json(TRACES, spans()) if kind == "application/json" else spans().SerializeToString()
+    for body, status in (
+        (zlib.compress(content), 200),
+        (zlib.compress(content)[:-3], 400),
+        (content, 400),
+        (zlib.compress(bytes(65 * 2**20)), 413),
+    ):
+        assert requests.post(f"{collector.url}{TRACES.path}", body, headers=headers, timeout=30).status_code == status
+
+
+def test_a_body_that_does_not_come_gives_its_room_back(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(otlp_http, "READ_SECONDS", 0.1)
+    with running(config(tmp_path, serves=True)) as collector:
+        host, port = collector.url.removeprefix("http://").split(":")
+        head = f"POST {TRACES.path} HTTP/1.1\r\nHost: {host}\r\nContent-Type: application/json\r\n"
+        with socket.create_connection((host, int(port)), timeout=10) as connection:
+            connection.sendall(f"{head}Content-Length: 60000000\r\n\r\n{{".encode())
+            answer = connection.recv(1000)
+            assert answer.startswith(b"HTTP/1.1 503 ")
+            assert b"Retry-After: 1" in answer
+            counts = collector.collector.counts
+            assert (counts.pending_bytes, counts.pending_requests) == (0, 0)
 
 
 def test_an_endless_row_of_empty_gzip_members_is_cut_off(collector: RunningCollector) -> None:

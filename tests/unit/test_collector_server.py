@@ -113,8 +113,10 @@ def test_the_token_opens_every_door_and_nothing_else_does(tmp_path: Path) -> Non
                 assert refused.status_code == 401
                 assert "VIME_OTEL_TOKEN" in refused.text
                 assert TOKEN not in refused.text
-        right = {"Authorization": f"Bearer {TOKEN}", "Content-Type": "application/json"}
-        assert requests.post(f"{collector.url}/v1/traces", headers=right, data=b"{}", timeout=10).status_code == 200
+                assert refused.headers["WWW-Authenticate"] == "Bearer"
+        for scheme in ("Bearer", "bearer"):
+            right = {"Authorization": f"{scheme} {TOKEN}", "Content-Type": "application/json"}
+            assert requests.post(f"{collector.url}/v1/traces", headers=right, data=b"{}", timeout=10).status_code == 200
         with grpc.insecure_channel(collector.collector.grpc_address) as channel:
             export = channel.unary_unary(EXPORT)
             for metadata in ([], [("authorization", TOKEN)], [("authorization", f"Bearer {TOKEN}x")]):
@@ -175,9 +177,10 @@ def test_the_client_asks_and_tells(tmp_path: Path) -> None:
             assert (await client.stop(recording["id"]))["id"] == recording["id"]
             with pytest.raises(VimeOtelError, match="there is no recording"):
                 await client.show("0" * 16)
-        async with Client(url, "wrong") as client:
-            with pytest.raises(VimeOtelError, match="asks for a token; set VIME_OTEL_TOKEN"):
-                await client.recorders()
+        for token, told in (("", "asks for a token; set"), ("wrong", "asks for another token; mend")):
+            async with Client(url, token) as client:
+                with pytest.raises(VimeOtelError, match=f"{told} VIME_OTEL_TOKEN"):
+                    await client.recorders()
 
     with running(config(tmp_path, token=TOKEN)) as collector:
         asyncio.run(follow(collector.url))

@@ -71,6 +71,28 @@ def test_what_is_being_recorded_or_kept_stays_and_that_is_told(
     assert "--max-disk allows 100000" in caplog.text
 
 
+def test_what_is_no_run_removes_none(tmp_path: Path, caplog: pytest.LogCaptureFixture) -> None:
+    for day in (1, 2):
+        make_run(tmp_path, day)
+    (tmp_path / "video.mp4").write_bytes(b"x" * 20 * RUN_BYTES)
+    (tmp_path / "notes").mkdir()
+    (tmp_path / "notes" / "file").write_bytes(b"x" * 20 * RUN_BYTES)
+    limit = DiskLimit(tmp_path, 3 * RUN_BYTES)
+    limit.enforce()
+    assert len(list_runs(tmp_path)) == 2
+    assert RUN_BYTES < limit.counts.used_bytes < 3 * RUN_BYTES
+    assert not caplog.text
+
+
+def test_a_link_to_a_run_elsewhere_stays(tmp_path: Path) -> None:
+    outside = make_run(tmp_path / "elsewhere", 1)
+    runs = tmp_path / "runs"
+    make_run(runs, 2)
+    (runs / outside.name).symlink_to(outside)
+    DiskLimit(runs, 1).enforce()
+    assert [path.name for path in runs.iterdir()] == [outside.name]
+
+
 def test_a_damaged_run_may_go(tmp_path: Path) -> None:
     run = make_run(tmp_path, 1)
     (run / HEADER_FILE).write_text("{")

@@ -7,6 +7,8 @@ import json
 import logging
 import random
 import shutil
+import socket
+import threading
 from collections import Counter
 from collections.abc import Callable, Iterator
 from pathlib import Path
@@ -438,13 +440,49 @@ def test_other_urls_are_refused(url: str) -> None:
         parse_endpoint(url)
 
 
+@pytest.mark.parametrize(
+    ("answer", "why"),
+    [(b"", "it closed the connection without an answer"), (b"\0\0\x18\x04", "it does not speak HTTP")],
+)
+def test_what_is_no_http_server_is_told_in_few_words(answer: bytes, why: str) -> None:
+    with socket.create_server(("127.0.0.1", 0)) as server:
+        url = f"http://127.0.0.1:{server.getsockname()[1]}/v1/traces"
+
+        def serve() -> None:
+            connection, _ = server.accept()
+            with connection:
+                connection.recv(65536)
+                connection.sendall(answer)
+
+        thread = threading.Thread(target=serve)
+        thread.start()
+        sender = parse_endpoint(url).connect()
+        with pytest.raises(Unavailable) as told:
+            sender.send(ExportTraceServiceRequest())
+        sender.close()
+        thread.join()
+    assert str(told.value) == f"{url} can't be reached: {why}"
+
+
+def test_an_endpoint_that_is_away_is_told_in_few_words() -> None:
+    with socket.create_server(("127.0.0.1", 0)) as server:
+        url = f"http://127.0.0.1:{server.getsockname()[1]}/v1/traces"
+    sender = parse_endpoint(url).connect()
+    with pytest.raises(Unavailable) as told:
+        sender.send(ExportTraceServiceRequest())
+    sender.close()
+    assert str(told.value) == f"{url} can't be reached: connection refused"
+
+
 def test_a_password_in_a_url_is_refused_and_not_repeated() -> None:
     with pytest.raises(UsageError, match="VIME_OTEL_FORWARD_HEADERS") as told:
         parse_endpoint("http://user:hunter2@host:4318")
     assert "hunter2" not in str(told.value)
 
 
-@pytest.mark.parametrize("text", ["no-equals-sign", "=value", "a=b,c", "host/=v", "näme=v", "a=%ff%0a"])
+@pytest.mark.parametrize(
+    "text", ["no-equals-sign", "=value", "a=b,c", "host/=v", "näme=v", "a=%ff%0a", "a b=v", "a!=v", "a:=v", "x-bin=v"]
+)
 def test_headers_that_can_not_be_sent_are_refused_without_their_values(
     text: str, monkeypatch: pytest.MonkeyPatch
 ) -> None:

@@ -133,6 +133,29 @@ def test_replay_sends_a_sample_of_whole_steps_or_all_ranks(
     assert not list(recorded.path.glob("forward-*")), "a replay leaves no cursor"
 
 
+@pytest.mark.parametrize("damage", ["cut", "flipped", "torn"])
+def test_replay_says_what_it_could_not_read(
+    recorded: RunDirectory, tmp_path: Path, capsys: pytest.CaptureFixture[str], damage: str
+) -> None:
+    run = tmp_path / recorded.path.name
+    shutil.copytree(recorded.path, run)
+    content = bytearray((run / "spans.otlp").read_bytes())
+    whole = len(content)
+    if damage == "cut":
+        del content[-10:]
+    elif damage == "flipped":
+        content[-10] ^= 1
+    else:
+        content += b"garbage"
+    (run / "spans.otlp").write_bytes(content)
+    with OtlpSink() as sink:
+        assert main(["replay", "--to", sink.endpoint, "--json", "--runs", str(tmp_path)]) == 1
+        unread = json.loads(capsys.readouterr().out)["unread_bytes"]
+        assert unread == 7 if damage == "torn" else 10 < unread < whole
+        assert main(["replay", "--to", sink.endpoint, "--runs", str(tmp_path)]) == 1
+        assert f"spans.otlp is damaged: its last {unread:,} bytes can't be read" in capsys.readouterr().out
+
+
 def test_replay_says_what_is_wrong(recorded: RunDirectory, tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
     shutil.copytree(recorded.path, tmp_path / recorded.path.name)
     runs = ["--runs", str(tmp_path)]

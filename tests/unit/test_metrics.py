@@ -2,8 +2,10 @@
 
 from __future__ import annotations
 
+import errno
 import io
 import logging
+import os
 import sys
 from collections.abc import Iterator
 from pathlib import Path
@@ -17,6 +19,7 @@ from running_collector import ControlClient, config, running, until
 from simulated_recorder import SimulatedRecorder
 
 from collector import logs
+from collector.faults import log_refusal
 from collector.forwarding.endpoint import parse_endpoint
 from collector.logs import Logfmt, RateLimit
 
@@ -100,6 +103,73 @@ def test_where_runs_can_not_be_written_it_is_healthy_and_not_ready(
         assert (answer.status_code, answer.text) == (503, "the folder of the runs can't be written\n")
 
 
+def test_while_the_disk_refuses_what_comes_it_is_not_ready(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    def full(descriptor: int, buffers: list[bytes]) -> int:
+        raise OSError(errno.ENOSPC, "No space left on device")
+
+    with running(config(tmp_path, serves=True)) as collector:
+
+        def post(trace_id: str) -> int:
+            span = {"traceId": trace_id * 32, "spanId": "1" * 16}
+            body = {"resourceSpans": [{"scopeSpans": [{"spans": [span]}]}]}
+            return requests.post(f"{collector.url}/v1/traces", json=body, timeout=10).status_code
+
+        def ready() -> tuple[int, str]:
+            answer = requests.get(f"{collector.url}/readyz", timeout=10)
+            return answer.status_code, answer.text
+
+        with monkeypatch.context() as patch:
+            patch.setattr(os, "writev", full)
+            assert post("a") == 503
+            assert ready() == (503, "the disk refuses what comes\n")
+        assert post("b") == 200
+        assert ready() == (200, "ok\n")
+        # What keeps clients away must not depend on clients.
+        with monkeypatch.context() as patch:
+            patch.setattr(os, "writev", full)
+            assert post("c") == 503
+        monkeypatch.setattr("collector.journal.commits._REFUSAL_SECONDS", 0.0)
+        assert ready() == (200, "ok\n")
+
+
+def test_services_that_fold_today_are_counted(tmp_path: Path) -> None:
+    with running(config(tmp_path, serves=True)) as collector:
+        for service in ("shop", "till"):
+            resource = {"attributes": [{"key": "service.name", "value": {"stringValue": service}}]}
+            span = {"traceId": "a" * 32, "spanId": "1" * 16}
+            body = {"resourceSpans": [{"resource": resource, "scopeSpans": [{"spans": [span]}]}]}
+            assert requests.post(f"{collector.url}/v1/traces", json=body, timeout=10).status_code == 200
+        found = samples(collector.url)
+    assert found["vime_otel_foreign_services",] == 2
+    assert found["vime_otel_foreign_open_spans",] == 2
+
+
+def test_refused_requests_are_in_the_log_without_what_was_shown(
+    tmp_path: Path, caplog: pytest.LogCaptureFixture
+) -> None:
+    caplog.set_level(logging.INFO)
+    with running(config(tmp_path, token=TOKEN)) as collector:
+        right = {"Authorization": f"Bearer {TOKEN}", "Content-Type": "application/x-protobuf"}
+        requests.post(f"{collector.url}/v1/traces", b"\xff", headers=right, timeout=10)
+        requests.post(f"{collector.url}/v1/logs", headers={"Authorization": "Bearer of-another"}, timeout=10)
+    assert "a request with spans over http was refused (malformed): the message is not an OTLP request" in caplog.text
+    assert "a request over http was refused (unauthenticated): /v1/logs from 127.0.0.1" in caplog.text
+    assert TOKEN not in caplog.text
+    assert "of-another" not in caplog.text
+
+
+def test_beginning_and_end_of_a_recording_are_in_the_log(tmp_path: Path, caplog: pytest.LogCaptureFixture) -> None:
+    caplog.set_level(logging.INFO)
+    with running(config(tmp_path)) as collector:
+        nobody = ControlClient(collector.url).record(wait_seconds=0)["id"]
+        with SimulatedRecorder(collector.url):
+            recording = ControlClient(collector.url).record(steps=2)
+            until(lambda: " is complete" in caplog.text)
+    assert f"recording {nobody} failed: no engine to record within 0 s" in caplog.text
+    assert f"recording {recording['id']}: 1 engine told to record" in caplog.text
+    assert f"recording {recording['id']} is complete: {recording['run']}" in caplog.text
+
+
 # -- the log ----------------------------------------------------------------------------------
 
 
@@ -151,6 +221,18 @@ def test_the_same_warning_is_told_once_in_a_while_with_how_many_there_were(
     assert 'message="the disk refuses 0"' in first
     assert "another kind" in other
     assert later.endswith('message="the disk refuses 50" suppressed=49')
+
+
+def test_refusals_are_limited_by_reason_and_other_information_is_not(log: tuple[logging.Logger, io.StringIO]) -> None:
+    logger, stream = log
+    logger.setLevel(logging.INFO)
+    for number in range(50):
+        log_refusal(logger, "a request", "malformed", str(number))
+        log_refusal(logger, "a request", "overload", "100 % taken")
+        logger.info("removed %d", number)
+    assert stream.getvalue().count("malformed") == 1
+    assert stream.getvalue().count("(overload): 100 % taken") == 1
+    assert stream.getvalue().count("removed") == 50
 
 
 def test_of_warnings_that_are_all_different_no_more_is_remembered_than_a_bound() -> None:

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import array
+import errno
 import os
 import subprocess
 import sys
@@ -276,6 +277,39 @@ def test_where_the_disk_refuses_it_waits_in_memory(tmp_path: Path, told: list[st
     assert delivery.in_memory
     delivery.send_waiting(taking.send, "collector")
     assert taking.taken == ["kept"]
+
+
+def no_space(*_: object) -> None:
+    raise OSError(errno.ENOSPC, "No space left on device")
+
+
+def test_what_waited_on_the_disk_goes_on_waiting_when_the_disk_is_full(
+    tmp_path: Path, told: list[str], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    delivery, taking = Delivery(ENGINE, tmp_path, 2**30, told.append), Taking()
+    delivery.keep(named("on disk"))
+    with monkeypatch.context() as patch:
+        patch.setattr(os, "fsync", no_space)
+        delivery.keep(named("in memory"))
+    assert not list(tmp_path.rglob("*.part")), "nothing half written takes what little room there is"
+    assert delivery.waiting("collector") == 2
+    delivery.send_waiting(taking.send, "collector")
+    assert sorted(taking.taken) == ["in memory", "on disk"]
+    assert list(tmp_path.iterdir()) == []
+
+
+def test_an_outbox_that_can_not_be_written_loses_nothing_and_ends_nothing(
+    tmp_path: Path, told: list[str], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    delivery, taking = Delivery(ENGINE, tmp_path, 2**30, told.append), Taking()
+    delivery.keep(named("kept"))
+    with monkeypatch.context() as patch:
+        patch.setattr(FolderStore, "remove", no_space)
+        assert delivery.send_waiting(taking.send, "collector") == []
+        assert delivery.trouble.endswith("No space left on device")
+    assert delivery.waiting("collector") == 1
+    delivery.send_waiting(taking.send, "collector")
+    assert delivery.waiting("collector") == 0
 
 
 def test_only_the_folders_holder_may_use_it(tmp_path: Path) -> None:

@@ -7,6 +7,7 @@ import shlex
 import ssl
 import sys
 import time
+from collections.abc import Iterable
 from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Any
@@ -133,13 +134,11 @@ def collect(
     )
     if torch:
         torch.check(request)
+    if not requests:
+        _refuse(ctx, ("prompt", "max_tokens"), "is of --requests; say --requests N, too")
     if collector_url:
-        for name in OWN_COLLECTOR_ONLY:
-            if ctx.get_parameter_source(name) is ParameterSource.COMMANDLINE:
-                option = f"--{name.replace('_', '-')}"
-                raise UsageError(
-                    f"{option} is for collect's own collector; with --collector, `vime-otel serve` takes it"
-                )
+        why = "is for collect's own collector; with --collector, `vime-otel serve` takes it"
+        _refuse(ctx, OWN_COLLECTOR_ONLY, why)
         followed = asyncio.run(_ask(collector_url, request))
     else:
         followed = asyncio.run(_run_own(config, request))
@@ -159,6 +158,13 @@ def collect(
     if followed.interrupted:
         return _INTERRUPTED
     return 0 if recording["complete"] and (profiled is None or profiled.result.ok) else 1
+
+
+def _refuse(ctx: click.Context, names: Iterable[str], why: str) -> None:
+    """Raise UsageError where one of these parameters was given."""
+    for name in names:
+        if ctx.get_parameter_source(name) is ParameterSource.COMMANDLINE:
+            raise UsageError(f"--{name.replace('_', '-')} {why}")
 
 
 @dataclass(frozen=True)

@@ -51,7 +51,7 @@ class Seconds(click.FloatRange):
         """The number; click's own range lets NaN through."""
         seconds = float(super().convert(value, param, ctx))
         if not math.isfinite(seconds):
-            self.fail(f"{value!r} is not a number of seconds.", param, ctx)
+            self.fail(f"{value!r} is no finite number.", param, ctx)
         return seconds
 
 

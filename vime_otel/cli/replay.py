@@ -12,6 +12,7 @@ from collector.forwarding.selection import Choice
 
 from ..data import rundir
 from ..data.errors import Unavailable, VimeOtelError
+from ..data.journal import MAGIC
 from ..data.rundir import RunDirectory, find_run, runs_root
 from ..data.trace_link import PLACE, trace_link_of
 from .collector_options import ALL_RANKS, ranks_option, sample_option
@@ -55,13 +56,13 @@ def replay(
         raise VimeOtelError(f"{found.path} has no {rundir.JOURNAL_FILE}: of this run no spans were kept")
     journal = ForwardedJournal(found.path, Choice(sample, ranks == ALL_RANKS), Cursor(endpoint.url))
     messages = _send(journal, endpoint, wait)
-    sent = journal.cursor
+    sent, unread = journal.cursor, _unread_bytes(found, journal)
     if as_json:
-        numbers = {"sent": sent.sent, "refused": sent.refused, "over_limit": sent.over_limit}
+        numbers = {"sent": sent.sent, "refused": sent.refused, "over_limit": sent.over_limit, "unread_bytes": unread}
         print_json({"run": str(found.path), "to": endpoint.url, **numbers, "messages": messages})
     else:
-        _print(found, journal, messages)
-    return 1 if sent.refused else 0
+        _print(found, journal, messages, unread)
+    return 1 if sent.refused or unread else 0
 
 
 def _send(journal: ForwardedJournal, endpoint: Endpoint, wait: float) -> list[str]:
@@ -89,7 +90,13 @@ def _send(journal: ForwardedJournal, endpoint: Endpoint, wait: float) -> list[st
         sender.close()
 
 
-def _print(run: RunDirectory, journal: ForwardedJournal, messages: list[str]) -> None:
+def _unread_bytes(run: RunDirectory, journal: ForwardedJournal) -> int:
+    """How much of the journal is behind a frame that is cut off or damaged."""
+    size = (run.path / rundir.JOURNAL_FILE).stat().st_size
+    return max(size - max(journal.cursor.offset, len(MAGIC)), 0)
+
+
+def _print(run: RunDirectory, journal: ForwardedJournal, messages: list[str], unread: int) -> None:
     out, sent = console(), journal.cursor
     out.print(f"sent {sent.sent:,} spans of {run.path.name} to {sent.to}", soft_wrap=True)
     if sent.over_limit:
@@ -97,6 +104,8 @@ def _print(run: RunDirectory, journal: ForwardedJournal, messages: list[str]) ->
         out.print(f"left out {sent.over_limit:,}: {why}", soft_wrap=True)
     if sent.refused:
         out.print(f"{sent.to} did not take {sent.refused:,}: {'; '.join(messages)}", soft_wrap=True)
+    if unread:
+        out.print(f"{rundir.JOURNAL_FILE} is damaged: its last {unread:,} bytes can't be read", soft_wrap=True)
     link = trace_link_of(run.header)
     if link and run.rows:
         out.print(f"next: {link.replace(PLACE, run.rows[0].trace_id)}", soft_wrap=True)

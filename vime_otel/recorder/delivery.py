@@ -120,7 +120,7 @@ class Delivery:
         try:
             name = self._own.box.put(parcel)
         except OSError:  # the disk is full, perhaps: memory is better than nothing
-            self._own.release.close()
+            self._adopted.append(self._own)  # what waits there goes on waiting
             self._own = _Held(Outbox(MemoryStore(), self._most_bytes), contextlib.ExitStack())
             name = self._own.box.put(parcel)
         with contextlib.suppress(OSError):
@@ -136,7 +136,7 @@ class Delivery:
         # One that can't be sent must not keep those behind it waiting for ever.
         after = next((number for number, (_, name) in enumerate(queue, 1) if name == self._failed_last), 0)
         for held, name in queue[after:] + queue[:after]:
-            outcome = self._send_one(held.box, name, send)
+            outcome = self._try_one(held.box, name, send)
             if outcome is None:
                 self._failed_last = name
                 self.next_try = time.monotonic() + self._backoff.next()
@@ -154,8 +154,16 @@ class Delivery:
             held.release.close()
         self._own, self._adopted = None, []
 
-    def _send_one(self, box: Outbox, name: str, send: Send) -> Outcome | None:
+    def _try_one(self, box: Outbox, name: str, send: Send) -> Outcome | None:
         """None where the parcel goes on waiting."""
+        try:
+            return self._send_one(box, name, send)
+        except OSError as error:  # it may be sent again then: whoever has it knows it
+            self.trouble = f"{box.store.place}: {error.strerror or error}"
+            return None
+
+    def _send_one(self, box: Outbox, name: str, send: Send) -> Outcome | None:
+        """Raises OSError where the outbox can't be read or written."""
         try:
             before = box.get(name)
         except Unreadable:

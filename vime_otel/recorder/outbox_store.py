@@ -70,11 +70,15 @@ class FolderStore:
     def write(self, name: str, packed: bytes) -> None:
         """Add or replace, whole or not at all, and on the disk."""
         temporary = self.folder / f"{name}{_UNFINISHED}"
-        with open(temporary, "wb") as file:
-            file.write(packed)
-            file.flush()
-            os.fsync(file.fileno())
-        temporary.rename(self.folder / name)
+        try:
+            with open(temporary, "wb") as file:
+                file.write(packed)
+                file.flush()
+                os.fsync(file.fileno())
+            temporary.rename(self.folder / name)
+        except OSError:
+            temporary.unlink(missing_ok=True)  # what it holds of a full disk would be missed
+            raise
 
     def remove(self, name: str) -> None:
         """Remove."""
