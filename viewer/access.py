@@ -29,7 +29,11 @@ def ask_for(app: Flask, token: str) -> None:
         bearer = request.headers.get("Authorization", "").removeprefix("Bearer ")
         if _same(request.cookies.get(COOKIE, ""), cookie) or _same(bearer, token):
             return None
-        abort(401, "this viewer asks for a token; open the link that `vime-otel view` printed where it runs")
+        abort(
+            401,
+            "this viewer asks for a token: open the link that `vime-otel view` printed where it runs, or add"
+            f" ?{QUERY}= and the value of VIME_OTEL_VIEW_TOKEN to this address",
+        )
 
     def _kept() -> Response:
         rest = [pair for pair in parse_qsl(request.query_string.decode("ascii", "replace")) if pair[0] != QUERY]

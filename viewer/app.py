@@ -55,6 +55,6 @@ def create_app(config: Config | Path) -> Flask:
     app.register_blueprint(compare_page.blueprint(store))
     app.register_blueprint(uploads.blueprint(config.scratch))
     caching.compress(app)
-    app.jinja_env.globals.update(asset=assets.url, takes_files=config.scratch is not None)
+    app.jinja_env.globals.update(asset=assets.url, takes_bytes=uploads.MAX_BYTES if config.scratch else 0)
     app.wsgi_app = under(config.base_path, app.wsgi_app)  # type: ignore[method-assign, assignment]
     return app

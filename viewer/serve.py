@@ -18,6 +18,7 @@ from vime_otel.data import settings
 from vime_otel.data.errors import VimeOtelError
 from vime_otel.data.imported import write_imported
 from vime_otel.data.profile_file import read_profile
+from vime_otel.data.rundir import HEADER_FILE
 
 from .access import QUERY
 from .app import Config, create_app
@@ -88,6 +89,9 @@ def _bring(path: Path, scratch: Path) -> str:
     try:
         content = path.read_bytes()
         return write_imported(scratch, read_profile(content), path.name, content)
+    except IsADirectoryError as error:
+        runs = path.parent if (path / HEADER_FILE).is_file() else path
+        raise VimeOtelError(f"{path} is a folder; `vime-otel view --runs {runs}` shows the runs in it") from error
     except OSError as error:
         raise VimeOtelError(f"{path} can't be read ({error.strerror}); name a file of stacks") from error
     except VimeOtelError as error:

@@ -15,7 +15,7 @@ from samples import ENGINE_STACKS, ENGINES, LAYERS, RECORDING_ID, WORKER_STACKS,
 from viewer.app import create_app
 
 if TYPE_CHECKING:
-    from playwright.sync_api import Page
+    from playwright.sync_api import Browser, Page
 
 pytestmark = pytest.mark.browser
 api = pytest.importorskip("playwright.sync_api", reason="playwright is not installed")
@@ -298,6 +298,38 @@ def test_mixed_steps_can_be_left_out_or_shown_alone(graph: Graph) -> None:
         api.expect(page.locator(".facts")).to_contain_text(f"steps{steps}")
     page.get_by_label("Mixed steps").select_option(label="alone")
     api.expect(page.locator(".facts")).to_contain_text("tokens a step1,600.0")
+
+
+def test_a_choice_that_nothing_fits_shows_nothing_but_that(browser: Browser, site: str) -> None:
+    tab = browser.new_page()  # not the fixture's: the browser tells its console of the refusal
+    tab.goto(f"{site}/runs/{RECORDING_ID}")
+    Graph(tab).wait()
+    tab.get_by_label("Mixed steps").select_option(label="alone")
+    api.expect(tab.locator(".loading")).to_contain_text("no step fits this choice")
+    for gone in ("#flamegraph", "table.frames", ".facts dt", "#download"):
+        api.expect(tab.locator(gone)).not_to_be_visible()
+    tab.keyboard.press("s")  # no key does anything to what is not shown
+    tab.get_by_label("Mixed steps").select_option(label="in")
+    api.expect(tab.locator("#flamegraph")).to_be_visible()
+    api.expect(tab.locator(".facts")).to_contain_text("steps36")
+    api.expect(tab.locator("#download")).to_be_visible()
+    tab.close()
+
+
+def test_what_is_typed_and_pressed_before_the_graph_has_come_does_no_harm(page: Page, site: str) -> None:
+    held: list[Any] = []
+    page.route("**/flamegraph*", lambda route: held.append(route))
+    page.goto(f"{site}/runs/{RECORDING_ID}")
+    page.get_by_role("searchbox").fill("proj")
+    page.get_by_role("button", name="Flame", exact=True).click()
+    page.locator("body").press("s")
+    page.locator("body").press("u")
+    page.locator("body").press("c")
+    for route in held:
+        route.continue_()
+    graph = Graph(page).wait()
+    assert graph.ask("graph.flipped")
+    api.expect(page.locator("#hits")).to_contain_text("frames · ")
 
 
 def test_the_layer_switch_shows_every_layer_in_the_order_of_its_number(page: Page, site: str) -> None:

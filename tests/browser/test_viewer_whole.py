@@ -4,7 +4,10 @@ from __future__ import annotations
 
 import json
 import os
+import re
+import time
 from collections.abc import Callable
+from dataclasses import replace
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
@@ -41,6 +44,13 @@ def place_of_step(page: Page, index: int, lane: int) -> tuple[float, float]:
     box = page.locator("#strip canvas").bounding_box()
     assert box
     return box["x"] + (index + 0.5) / 20 * box["width"], box["y"] + (lane + 0.5) * box["height"] / 2
+
+
+def test_the_strip_tells_its_colours_and_how_far_its_bars_reach(run_page: Page) -> None:
+    told = run_page.locator(".strip-told")
+    api.expect(told).to_contain_text("decode")
+    api.expect(told).to_contain_text(re.compile(r"bars end at \d+\.\d+ ms(, \d+ longer steps? cut off)?$"))
+    api.expect(told.locator(".swatch")).to_have_count(2)
 
 
 def test_a_click_on_a_step_shows_its_flame_graph(run_page: Page) -> None:
@@ -139,6 +149,18 @@ def test_two_ticked_runs_are_compared(page: Page, site: str) -> None:
     api.expect(verdict).to_contain_text("moe.experts")
 
 
+def test_where_loads_differ_no_graph_is_shown(page: Page, serving: Callable[[Any], str], tmp_path: Path) -> None:
+    other = sample_recording(id=SLOWER)
+    other.rows = [replace(row, requests=4 * row.requests, generation_tokens=9) for row in other.rows]
+    write_sample(tmp_path)
+    write_sample(tmp_path, other)
+    page.goto(f"{serving(create_app(tmp_path))}/compare?a={RECORDING_ID}&b={SLOWER}")
+    api.expect(page.locator("#verdict")).to_contain_text("loads differ (requests a step")
+    api.expect(page.locator("table.loads tr.unlike").first).to_contain_text("differ")
+    api.expect(page.locator("#app")).to_be_hidden()
+    assert page.locator("section.panel:visible").count() == 1
+
+
 def test_a_view_is_compared_from_its_own_page(run_page: Page) -> None:
     run_page.get_by_role("button", name="prefill").click()
     run_page.wait_for_function("() => page.panel.view.kind === 'prefill'")
@@ -160,7 +182,18 @@ def test_a_file_that_is_dropped_is_shown(page: Page, site: str, tmp_path: Path) 
     graph = Graph(page).wait()
     api.expect(page.get_by_role("heading", level=1)).to_have_text("perf.folded")
     api.expect(page.get_by_label("Notes")).to_have_text("1 line of the file is in no format and is left out")
+    api.expect(page.locator(".heading .state")).to_have_text("file")
     assert graph.ask("graph.look.amountOf(0)") == "40 samples"
+    file.write_text("main;work 10\nmain 10\n")
+    page.goto(site)
+    page.get_by_label("File to show").set_input_files(file)
+    Graph(page).wait()
+    earlier = page.locator("#compare-form option", has_text="perf.folded").get_attribute("value")
+    page.locator("#compare-form select").select_option(value=earlier)
+    page.get_by_role("button", name="Compare").click()
+    changes = Graph(page, "page.graph").wait()
+    assert changes.ask("graph.look.amountOf(0)") == "+20 samples"
+    api.expect(page.locator("#verdict")).to_contain_text("all 20 → 40 samples")
 
 
 def test_a_file_that_is_none_says_so(browser: Browser, site: str, tmp_path: Path) -> None:
@@ -218,7 +251,7 @@ def test_a_stand_alone_file_works_from_the_disk_without_a_network(browser: Brows
 # Under way
 
 
-def write_progress(directory: Path, done: int, state: str = "recording") -> None:
+def write_progress(directory: Path, done: int, state: str = "recording", **more: object) -> None:
     engines = [
         {
             "engine": engine,
@@ -230,7 +263,7 @@ def write_progress(directory: Path, done: int, state: str = "recording") -> None
         }
         for n, engine in enumerate(ENGINES, 1)
     ]
-    progress = {"id": RECORDING_ID, "state": state, "message": "2 engines told to record", "engines": engines}
+    progress = {"id": RECORDING_ID, "state": state, "message": "2 engines told to record", "engines": engines, **more}
     (directory / "progress.json.new").write_text(json.dumps(progress))
     os.replace(directory / "progress.json.new", directory / "progress.json")
 
@@ -261,7 +294,32 @@ def test_a_recording_under_way_shows_engines_progress_and_totals(
     graph = Graph(page)
     page.wait_for_function("() => page.panel?.tree && page.panel.view.steps === 36", timeout=20_000)
     assert graph.ask("graph.look.amountOf(0)") == "12.19 ms"
-    api.expect(page.locator("#live-steps")).to_have_text("36 decode, 4 prefill")
+    page.get_by_role("button", name="prefill 4").click()
+    page.wait_for_function("() => page.panel.view.kind === 'prefill'")
+    api.expect(page.get_by_role("button", name="prefill 4")).to_have_attribute("aria-pressed", "true")
+    # Polls would wait for axe, and find their sockets closed.
+    page.evaluate("void (window.fetch = () => new Promise(() => {}))")
+    assert serious_findings(page) == []
+
+
+def test_a_recording_under_way_tells_which_workers_it_leaves_out_and_when_it_falls_silent(
+    page: Page, serving: Callable[[Any], str], tmp_path: Path
+) -> None:
+    directory = tmp_path / "20251130T000000Z-5eed0123-live"
+    directory.mkdir()
+    write_progress(directory, 7, unmatched_workers=[{"url": "http://10.0.0.3:8001", "reason": "no <b>recorder</b>"}])
+    page.goto(f"{serving(create_app(tmp_path))}/runs/{RECORDING_ID}")
+    left_out = page.get_by_label("Workers that are not recorded")
+    api.expect(left_out).to_contain_text("http://10.0.0.3:8001: no <b>recorder</b>")
+    api.expect(page.locator(".heading .state")).to_have_text("under way")
+    write_progress(directory, 8)
+    api.expect(left_out).to_be_hidden()
+    long_ago = time.time() - 100
+    os.utime(directory / "progress.json", (long_ago, long_ago))
+    api.expect(page.locator(".heading .state")).to_have_text("silent")
+    api.expect(page.locator("#live-silent")).to_contain_text(re.compile("Nothing was written for 10[0-9] s"))
+    page.get_by_role("button", name="Keys").click()
+    api.expect(page.get_by_role("dialog", name="Keys")).to_be_visible()
 
 
 # How it looks

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import io
 import json
 import os
 import shutil
@@ -18,12 +19,15 @@ from xml.etree import ElementTree
 
 import pytest
 from click.testing import CliRunner
+from rich.console import Console
 from samples import ENGINES, LAYERS, RECORDING_ID, by_layer, sample_recording, write_sample
 
 from vime_otel.cli.main import main
+from vime_otel.cli.tables import frames_table, summarize
 from vime_otel.cli.view import view
 from vime_otel.data.recording import Recording
 from vime_otel.data.rundir import RunDirectory
+from vime_otel.data.selection import Selected, Selection
 
 
 @pytest.fixture
@@ -68,6 +72,18 @@ def test_top_as_json_agrees_with_the_files(runs: Path, capsys: pytest.CaptureFix
     assert sum(frame["self_ms"] for frame in decode["frames"]) == pytest.approx(in_files_ms)
     assert in_files_ms == pytest.approx(decode["ms_per_step"], rel=0.01)
     assert sum(frame["share"] for frame in decode["frames"]) == pytest.approx(1)
+
+
+@pytest.mark.parametrize("more", [[], ["--by-layer"]])
+def test_in_a_narrow_terminal_names_are_cut_and_figures_are_not(tmp_path: Path, more: list[str]) -> None:
+    run = RunDirectory(write_sample(tmp_path, by_layer(sample_recording())))
+    (summary,) = summarize(50, [Selected(run, Selection("decode", by_layer=bool(more)))])
+    console = Console(width=76, file=io.StringIO())
+    console.print(frames_table(summary, bool(more), console.width))
+    lines = console.file.getvalue().splitlines()[1:]
+    for frame, line in zip(summary.frames, lines, strict=True):
+        figures = (f"{frame.self_ms:.3f}", f"{frame.share:.1%}", f"{frame.calls:.1f}", f"{frame.ms_per_call:.3f}")
+        assert tuple(line.split()[-4:]) == figures
 
 
 def test_a_terminal_without_our_signs_gets_question_marks(runs: Path) -> None:

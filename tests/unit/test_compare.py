@@ -180,6 +180,62 @@ def test_ranks_and_ranges_of_one_run_can_be_compared(tmp_path: Path) -> None:
     assert [side.steps + side.left_out for side in sides] == [16, 20]
 
 
+def test_too_few_steps_show_no_noise_and_the_sentence_says_so(tmp_path: Path) -> None:
+    """A usual step beside one in which a frame took long: what differs is wanted, not what is usual."""
+    a, b = recording(15, 2), recording(16, 2)
+    b.totals = [
+        replace(part, inclusive_ns=tuple(90 * ns for ns in part.inclusive_ns))
+        if (part.index, part.rank) == (1, "0")
+        else part
+        for part in b.totals
+    ]
+    found = compared(tmp_path, a, b)
+    assert [change.frame for change in found.changes if change.beyond_noise][:2] == ["mlp", "attn"]
+    assert all(change.noise_us is None for change in found.changes)
+    assert found.summary.endswith("; the noise is not known")
+    assert [note.split(":")[0] for note in found.notes] == [
+        f"{side} has too few steps to see its noise by" for side in "AB"
+    ]
+    same = compared(tmp_path / "same", recording(17, 2, spread=0), recording(18, 2, spread=0))
+    assert same.summary.endswith("no frame moved by more than 0.5% of the step")
+
+
+def test_what_the_named_frames_leave_unexplained_is_told(tmp_path: Path) -> None:
+    """Forty noisy frames are 4 % slower each, which none shows for itself; a steady one is by a little."""
+    many = {f"step;execute_model;layer{n}": 100.0 for n in range(40)}
+
+    def side(seed: int, factor: float, steady: float) -> Recording:
+        stacks = {**STACKS, **{stack: us * factor for stack, us in many.items()}}
+        made = recording(seed, 80, stacks, spread=0.08)
+        return with_steady(made, steady)
+
+    def with_steady(made: Recording, us: float) -> Recording:
+        ns = round(us * 1000)
+        made.totals = [with_more(part, ns) for part in made.totals]
+        return made
+
+    def with_more(part: StepTotals, ns: int) -> StepTotals:
+        above = ("step", "step;execute_model")
+        longer = [ns * (stack in above) + old for stack, old in zip(part.stacks, part.inclusive_ns, strict=True)]
+        if part.rank != "0":
+            return replace(part, inclusive_ns=tuple(longer))
+        stacks = (*part.stacks, "step;execute_model;steady")
+        return replace(part, stacks=stacks, calls=(*part.calls, 1), inclusive_ns=(*longer, ns))
+
+    found = compared(tmp_path, side(19, 1.0, 400), side(20, 1.04, 450))
+    assert [change.frame for change in found.changes if change.beyond_noise] == ["steady"]
+    assert re.search(r"steady \+0\.050; \+0\.\d+ is spread over frames that moved no further", found.summary)
+
+
+def test_counts_are_not_told_as_times(tmp_path: Path) -> None:
+    ids = [
+        write_imported(tmp_path, Profile(values, unit="samples"), "file", str(values).encode())
+        for values in ({"main": 1000, "main;work": 9000}, {"main": 1000, "main;work": 4000})
+    ]
+    a, b = (Selected(find_run(tmp_path, each), Selection("all")) for each in ids)
+    assert compare(a, b).summary == "all 10,000 → 5,000 samples (−50.0%): work −5,000; the noise is not known"
+
+
 def test_files_without_steps_are_compared_by_their_sums(tmp_path: Path) -> None:
     ids = [
         write_imported(tmp_path, Profile(values, unit="samples"), "file", str(values).encode())

@@ -66,6 +66,15 @@ def test_the_flame_graph_of_a_comparison_adds_up_on_both_sides(runs: Path) -> No
     assert abs(tree["b"][attention] - tree["a"][attention]) <= tree["noise"][attention]
 
 
+def test_the_sides_are_named_with_their_ranks_and_steps(runs: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    rank = f"{ENGINES[0]}-0"
+    lines = out(
+        capsys, "diff", RECORDING_ID, "--rank", rank, "--steps", "3", "--steps-b", "4-9", "--runs", str(runs)
+    ).splitlines()
+    sides = [line.partition(", ")[2] for line in lines if line.startswith(("A: ", "B: "))]
+    assert sides == [f"rank {rank}, step 3", f"rank {rank}, steps 4 to 9"]
+
+
 def test_ranks_and_steps_of_one_run(runs: Path, capsys: pytest.CaptureFixture[str]) -> None:
     rank = f"{ENGINES[0]}-"
     both = ["--runs", str(runs), "--kind", "decode", "--json"]
@@ -83,6 +92,7 @@ def test_ranks_and_steps_of_one_run(runs: Path, capsys: pytest.CaptureFixture[st
         ([RECORDING_ID, OTHER, "--kind", "idle"], 1, "has no idle steps"),
         ([RECORDING_ID, OTHER, "--steps", "x"], 2, "'x' is no range of steps"),
         ([RECORDING_ID, OTHER, "--rank", "none"], 1, "has no rank 'none'"),
+        ([RECORDING_ID, "--steps-b", "900-999"], 1, "no kind has steps of both sides that fit this choice"),
     ],
 )
 def test_what_can_not_be_compared_is_one_line(

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import subprocess
+import sys
 from collections import defaultdict
 from pathlib import Path
 from typing import Any
@@ -117,3 +119,8 @@ def test_export_writes_it(tmp_path: Path, capsys: pytest.CaptureFixture[str]) ->
     assert main(["export", str(RUN), "--format", "perfetto", "-o", str(path)]) == 0
     assert path.read_bytes() == b"".join(perfetto_trace(RUN / "spans.otlp"))
     assert "ui.perfetto.dev" in capsys.readouterr().out
+    for option in (["--mixed", "out"], ["--steps", "1"], ["--kind", "decode"]):
+        assert main(["export", str(RUN), "--format", "perfetto", *option]) == 2
+        assert f"{option[0]} is not of --format perfetto" in capsys.readouterr().err
+    to_stdout = [sys.executable, "-m", "vime_otel", "export", str(RUN), "--format", "perfetto"]
+    assert subprocess.run(to_stdout, capture_output=True, check=True).stdout == path.read_bytes()

@@ -51,6 +51,15 @@ def test_shares_are_to_be_read_where_recorded_steps_are_notably_slower(ms: float
     assert opening_line(header, [row(ms=ms)]).endswith("read shares, not milliseconds") == told
 
 
+def test_one_long_step_neither_hides_the_median_nor_makes_recording_look_slow() -> None:
+    header = {"timing": "sync", "engines": [engine(unrecorded=pace(64, 10.0, 10.0))]}
+    line = opening_line(header, [row(ms=11.0), row(ms=11.0), row(ms=11.0), row(ms=500.0)])
+    assert line == (
+        "production step 10.0 ms (batch 64) · recorded decode step 133.2 ms (batch 64, 4 steps, median 11.0 ms, eager,"
+        " sync) on 1 engine"
+    )
+
+
 def test_kinds_that_ran_differently_say_so() -> None:
     rows = [row(execution="full_graph"), row(execution="compiled+piecewise", kind="prefill")]
     line = opening_line({"timing": "sync"}, rows)

@@ -115,6 +115,9 @@ def test_beyond_loopback_a_token_is_asked_for(tmp_path: Path, chosen: str) -> No
         opener = urllib.request.build_opener(urllib.request.ProxyHandler({}), cookies)
         assert status_of(opener, f"{url}/api/runs") == 401
         assert status_of(opener, f"{url}/?token=wrong") == 401
+        with pytest.raises(urllib.error.HTTPError) as refused:
+            opener.open(f"{url}/api/runs", timeout=30)
+        assert "?token= and the value of VIME_OTEL_VIEW_TOKEN" in refused.value.read().decode()
         assert status_of(opener, f"{url}/?token={chosen or made}") == 200
         assert status_of(opener, f"{url}/api/runs") == 200
         assert all((chosen or made) not in str(cookie.value) for cookie in cookies.cookiejar)
@@ -123,7 +126,8 @@ def test_beyond_loopback_a_token_is_asked_for(tmp_path: Path, chosen: str) -> No
     assert not chosen or chosen not in link + output + errors
 
 
-def test_files_are_shown_besides_the_runs_and_leave_nothing(tmp_path: Path) -> None:
+@pytest.mark.parametrize("number", [signal.SIGINT, signal.SIGTERM, signal.SIGHUP])
+def test_files_are_shown_besides_the_runs_and_leave_nothing(tmp_path: Path, number: signal.Signals) -> None:
     (tmp_path / "runs").mkdir()
     (tmp_path / "perf.txt").write_bytes("main;work 3\r\nnonsense\r\nmain 1\r\n".encode("utf-16"))
     command = [
@@ -142,8 +146,9 @@ def test_files_are_shown_besides_the_runs_and_leave_nothing(tmp_path: Path) -> N
         url = process.stdout.readline().split(" at ")[1].split()[0]
         with urllib.request.urlopen(url, timeout=30) as answer:
             page = answer.read().decode()
-        process.send_signal(signal.SIGINT)
+        process.send_signal(number)
         process.communicate(timeout=30)
+        assert process.returncode == 0
     assert "read from the file perf.txt" in page
     assert "1 line of the file is in no format and is left out" in page
     assert sorted(path.name for path in tmp_path.iterdir()) == ["perf.txt", "runs"]
@@ -153,7 +158,7 @@ def test_files_are_shown_besides_the_runs_and_leave_nothing(tmp_path: Path) -> N
     ("content", "message"),
     [
         (None, "can't be read (No such file or directory)"),
-        (b"nothing here\n", "no stacks in it (1 lines that are in no format)"),
+        (b"nothing here\n", "no stacks in it (1 line in no known format)"),
         (b'{"traceEvents": []}', "open it at https://ui.perfetto.dev"),
         (b"\xff\xff\xff", "neither UTF-8 nor UTF-16"),
     ],
@@ -163,6 +168,13 @@ def test_a_file_that_holds_no_stacks_is_one_line(tmp_path: Path, content: bytes 
         (tmp_path / "file").write_bytes(content)
     with pytest.raises(VimeOtelError, match=rf"^[^\n]*{re.escape(message)}[^\n]*$"):
         serve(tmp_path, Place(port=0), files=[tmp_path / "file"])
+
+
+def test_a_folder_in_place_of_a_file_is_told_where_it_belongs(tmp_path: Path) -> None:
+    run = write_sample(tmp_path / "runs")
+    for folder in (run, run.parent):
+        with pytest.raises(VimeOtelError, match=rf"is a folder; `vime-otel view --runs {re.escape(str(run.parent))}`"):
+            serve(tmp_path, Place(port=0), files=[folder])
 
 
 def test_the_viewer_imports_only_the_shared_data_package() -> None:

@@ -3,7 +3,7 @@
 import { Colors } from "./colors.js";
 import { copyText, element, plainTable, segments } from "./dom.js";
 import { FlameGraph } from "./flamegraph.js";
-import { ms, percent, signed } from "./format.js";
+import { percent, signed, unitsOf } from "./format.js";
 import { Keys } from "./keys.js";
 import { loadJson } from "./load.js";
 import { Search, makeMatcher } from "./search.js";
@@ -50,8 +50,8 @@ class ComparePage {
       ? element("ul", {}, ...answer.notes.map((text) => element("li", {}, text)))
       : null;
     byId("loads").replaceChildren(...[loads, notes].filter(Boolean));
+    this.place.parentElement.hidden = !answer.tree;
     if (!answer.tree) {
-      this.place.replaceChildren();
       new Keys([["d", "light or dark", toggleTheme]]);
       return;
     }
@@ -86,6 +86,7 @@ class ComparePage {
   #showGraph() {
     const { answer } = this;
     this.tree = new Tree(answer.tree);
+    [this.unit] = Object.values(unitsOf({ unit: answer.unit, steps: 1 }));
     this.graph = new FlameGraph("Flame graph of the changes", {
       onFocus: (i) => this.#focused(i),
       onZoom: (isZoomed) => {
@@ -195,17 +196,18 @@ class ComparePage {
         relative ? delta / Math.max(a[i], b[i]) / STRONGEST_RELATIVE : delta / step / STRONGEST_SHARE,
       );
     };
-    return { colors, fillOf, amountOf: (i) => `${signed(ms((b[i] - a[i]) / 1000), b[i] - a[i])} ms` };
+    return { colors, fillOf, amountOf: (i) => signed(this.unit.withUnit(b[i] - a[i]), b[i] - a[i]) };
   }
 
   #numbers(i) {
+    const { unit } = this;
     const { a, b, noise } = this.tree.extra;
     const delta = b[i] - a[i];
     return [
-      ["A, ms per step", ms(a[i] / 1000)],
-      ["B, ms per step", ms(b[i] / 1000)],
-      ["change", `${signed(ms(delta / 1000), delta)} ms${a[i] ? ` (${signed(percent(delta / a[i]), delta)})` : ""}`],
-      ["noise", `± ${ms(noise[i] / 1000)} ms`],
+      [`A, ${unit.name}`, unit.text(a[i])],
+      [`B, ${unit.name}`, unit.text(b[i])],
+      ["change", signed(unit.withUnit(delta), delta) + (a[i] ? ` (${signed(percent(delta / a[i]), delta)})` : "")],
+      ["noise", `± ${unit.withUnit(noise[i])}`],
     ];
   }
 
@@ -248,7 +250,7 @@ class ComparePage {
       return [];
     }
     const headings = [
-      ["Frame, self ms per step", 0],
+      [`Frame, self ${this.unit.name}`, 0],
       ["A", 1],
       ["B", 1],
       ["Change", 1],
@@ -277,11 +279,11 @@ class ComparePage {
         {},
         element("button", { type: "button", class: "frame-name", onclick: () => this.#find(each.frame) }, each.frame),
       ),
-      element("td", { class: "num" }, ms(each.a_us / 1000)),
-      element("td", { class: "num" }, ms(each.b_us / 1000)),
-      element("td", { class: "num strong" }, signed(ms(delta / 1000), delta)),
+      element("td", { class: "num" }, this.unit.text(each.a_us)),
+      element("td", { class: "num" }, this.unit.text(each.b_us)),
+      element("td", { class: "num strong" }, signed(this.unit.text(delta), delta)),
       element("td", { class: "num" }, each.a_us ? signed(percent(delta / each.a_us), delta) : "new"),
-      element("td", { class: "num" }, each.noise_us === null ? "–" : `± ${ms(each.noise_us / 1000)}`),
+      element("td", { class: "num" }, each.noise_us === null ? "–" : `± ${this.unit.text(each.noise_us)}`),
     );
   }
 

@@ -1,6 +1,6 @@
 // A recording that is under way: its engines, how far each is, and the totals that have arrived.
 
-import { element } from "./dom.js";
+import { element, segments } from "./dom.js";
 import { Keys } from "./keys.js";
 import { loadJson } from "./load.js";
 import { Panel } from "./panel.js";
@@ -17,7 +17,8 @@ class LivePage {
     this.state = new State();
     this.panel = new Panel(place, this.state);
     this.panel.say("No totals have arrived yet: engines send them when their steps are made.");
-    new Keys([...this.panel.keys(), ["d", "light or dark", toggleTheme]]);
+    const keys = new Keys([...this.panel.keys(), ["d", "light or dark", toggleTheme]]);
+    byId("keys").addEventListener("click", () => keys.toggle());
     this.polls = 0;
     this.#look();
   }
@@ -43,13 +44,27 @@ class LivePage {
   async #loadTotals() {
     const kind = this.state.get("kind");
     const view = await loadJson(`${this.addresses.totals}${kind ? `?kind=${encodeURIComponent(kind)}` : ""}`);
-    if (view.steps && view.steps !== this.shown) {
-      this.shown = view.steps;
+    const shown = `${view.kind} ${JSON.stringify(view.kinds)}`;
+    if (view.steps && shown !== this.shown) {
+      this.shown = shown;
       this.panel.show(view);
-      byId("live-steps").textContent = Object.entries(view.kinds)
-        .map(([name, steps]) => `${steps} ${name}`)
-        .join(", ");
+      this.#showKinds(view);
     }
+  }
+
+  #showKinds({ kind, kinds }) {
+    const choices = Object.entries(kinds).map(([name, steps]) => [name, `${name} ${steps}`, `${name} steps so far`]);
+    const { group } = segments("Kind of step", choices, kind, (chosen) => {
+      this.state.set({ kind: chosen });
+      this.#loadTotals().catch(() => {}); // the next poll tells
+    });
+    byId("live-steps").replaceChildren(group);
+  }
+
+  #showUnmatched(workers) {
+    const list = byId("live-unmatched");
+    list.parentElement.hidden = workers.length === 0;
+    list.replaceChildren(...workers.map(({ url, reason }) => element("li", {}, `${url}: ${reason}`)));
   }
 
   #showEngines(live) {
@@ -57,6 +72,9 @@ class LivePage {
     byId("live-progress").max = Math.max(live.steps_asked, 1);
     byId("live-progress").value = live.steps_done;
     byId("live-silent").hidden = live.alive;
+    byId("live-silence").textContent = Math.round(live.silent_seconds);
+    byId("live-badge").textContent = live.alive ? "under way" : "silent";
+    this.#showUnmatched(live.unmatched_workers ?? []);
     byId("live-engines").replaceChildren(
       ...live.engines.map((engine) =>
         element(

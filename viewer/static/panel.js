@@ -35,6 +35,13 @@ export class Panel {
     this.note.hidden = text === "";
   }
 
+  /** Say why there is nothing to show, and show nothing. */
+  fail(text) {
+    this.say(text);
+    this.split.hidden = true;
+    this.toolbar.hidden = true;
+  }
+
   /** Show a view, as the API gives it. */
   show(view) {
     this.view = view;
@@ -42,13 +49,13 @@ export class Panel {
     this.byLayer = view.by_layer ?? false;
     this.units = unitsOf(view);
     this.#showUnits();
-    const empty = this.tree.total[0] <= 0;
-    this.split.hidden = empty;
-    this.toolbar.hidden = empty;
-    this.say(empty ? "These steps took no measurable time." : "");
-    if (empty) {
+    if (this.tree.total[0] <= 0) {
+      this.fail("These steps took no measurable time.");
       return;
     }
+    this.split.hidden = false;
+    this.toolbar.hidden = false;
+    this.say("");
     this.graph.setFlipped(this.state.get("flip") === "1");
     this.graph.show(this.tree, this.#look(this.tree));
     this.#restoreZoom();
@@ -316,7 +323,7 @@ export class Panel {
     if (at >= 0) {
       this.graph.focus(at, false);
       this.graph.zoomTo(at);
-    } else if (range) {
+    } else if (range && Number(range[1]) < Number(range[2])) {
       this.graph.zoomToShares(Number(range[1]), Number(range[2]));
       this.#focused(this.graph, 0);
     } else {
@@ -382,7 +389,7 @@ export class Panel {
       problem = `not a regular expression: ${error.message.split(": ").pop()}`;
     }
     this.field.setAttribute("aria-invalid", String(problem !== ""));
-    this.found = this.matches ? new Search(this.tree, this.matches) : null;
+    this.found = this.matches && this.tree ? new Search(this.tree, this.matches) : null;
     this.graph.setSearch(this.found);
     for (const graph of [this.callers, this.callees]) {
       graph.setSearch(this.matches && graph.tree ? new Search(graph.tree, this.matches) : null);
@@ -525,7 +532,7 @@ export class Panel {
       ["C", "copy the stack", () => this.copyStack()],
       ["t", "go to the table", () => this.table.scroller.focus()],
       ["Escape", "back: from callers, from the zoom, from the search", () => this.stepBack(), "Esc"],
-    ];
+    ].map(([key, meaning, action, shown]) => [key, meaning, action && (() => this.split.hidden || action()), shown]);
   }
 }
 

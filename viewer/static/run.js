@@ -65,7 +65,9 @@ class RunPage {
       }
     } catch (error) {
       if (error.name !== "AbortError") {
-        this.panel.say(`The flame graph can't be shown: ${error.message}`);
+        this.panel.fail(`The flame graph can't be shown: ${error.message}`);
+        this.#showFacts({ facts: [], skipped: [] });
+        byId("download").hidden = true;
       }
     }
   }
@@ -154,6 +156,7 @@ class RunPage {
   }
 
   #showDownloads(query, kind) {
+    byId("download").hidden = false;
     const rest = new URLSearchParams(query);
     rest.delete("kind");
     const text = rest.toString();

@@ -53,6 +53,9 @@ function takeFiles(form) {
   const send = async (file) => {
     status.textContent = `Reading ${file.name}…`;
     try {
+      if (file.size > Number(form.dataset.most)) {
+        throw new Error(`it has over ${form.dataset.most / 2 ** 20} MiB; \`vime-otel view FILE\` takes larger ones`);
+      }
       const response = await fetch(`${form.dataset.target}?name=${encodeURIComponent(file.name)}`, {
         method: "POST",
         body: file,

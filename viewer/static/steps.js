@@ -2,7 +2,7 @@
 
 import { Colors } from "./colors.js";
 import { element } from "./dom.js";
-import { ms } from "./format.js";
+import { count, ms } from "./format.js";
 import { Tooltip } from "./tooltip.js";
 
 const LANE = 54;
@@ -48,6 +48,9 @@ export class StepStrip {
   setKind(kind) {
     this.kind = kind;
     this.top = this.#scaleTop();
+    if (this.cursor < 0) {
+      this.told.replaceChildren(...this.#legend());
+    }
     this.draw();
   }
 
@@ -86,6 +89,16 @@ export class StepStrip {
     const sorted = Float64Array.from(own.length ? own : interval).sort();
     const high = sorted[Math.floor(0.98 * (sorted.length - 1))] || 1;
     return Math.max(Math.min(sorted[sorted.length - 1] || 1, 1.6 * high), 1);
+  }
+
+  /** What the colours are, and how far the bars reach. */
+  #legend() {
+    const { interval_ns: interval, kind } = this.columns;
+    const kinds = ["prefill", "decode", "idle"].filter((each) => kind.includes(each));
+    const cut = interval.filter((value) => value > this.top).length;
+    const reach = `bars end at ${ms(this.top / 1e6)} ms${cut ? `, ${count(cut)} longer step${cut === 1 ? "" : "s"} cut off` : ""}`;
+    const swatches = kinds.map((each) => element("span", {}, element("i", { class: `swatch step-${each}` }), each, " "));
+    return [...(kinds.length > 1 ? swatches : []), reach];
   }
 
   #resize() {

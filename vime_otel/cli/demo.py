@@ -4,13 +4,11 @@ from __future__ import annotations
 
 import asyncio
 import contextlib
-import signal
 import subprocess
 import sys
 from collections.abc import Sequence
 from importlib.util import find_spec
 from pathlib import Path
-from types import FrameType
 
 import click
 
@@ -18,7 +16,7 @@ from ..data import settings
 from ..data.errors import VimeOtelError
 from ..data.rundir import runs_root
 from .options import runs_option
-from .signals import caught
+from .signals import all_like_ctrl_c
 
 _FILES = Path(".demo")
 _NEEDED = ("vllm", "vllm_router", "tokenizers")
@@ -40,6 +38,7 @@ _NEEDED = ("vllm", "vllm_router", "tokenizers")
     envvar="DEMO_EXIT",
     help="End once the viewer answers (also DEMO_EXIT=1).",
 )
+@all_like_ctrl_c()
 def demo(runs: str | None, port: int, exit_at_end: bool) -> int:
     """Start two vLLM engines on the CPU behind a router, record them, and show the run.
 
@@ -54,8 +53,6 @@ def demo(runs: str | None, port: int, exit_at_end: bool) -> int:
         raise VimeOtelError(
             f"the demo needs {', '.join(missing)} in this environment; `make demo` in a clone installs all of it"
         )
-    for number in set(caught()) - {signal.SIGINT}:
-        signal.signal(number, _as_interrupt)
     root = runs_root(runs)
     http_port = free_ports(1)[0]
     env = {settings.COLLECTOR.name: f"http://127.0.0.1:{http_port}"}
@@ -91,7 +88,3 @@ def _collect(router_url: str, http_port: int, root: Path) -> int:
     addresses = ["--http", f"127.0.0.1:{http_port}", "--grpc", "127.0.0.1:0"]
     click.echo(f"$ vime-otel {' '.join(command)}")
     return subprocess.run([sys.executable, "-m", "vime_otel", *command, *addresses], check=False).returncode
-
-
-def _as_interrupt(signum: int, frame: FrameType | None) -> None:
-    raise KeyboardInterrupt

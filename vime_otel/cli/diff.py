@@ -6,14 +6,14 @@ import click
 from rich.console import Console
 from rich.table import Table
 
-from ..data.compare import Change, Comparison, compare
+from ..data.compare import LEAST_SHARE, Change, Comparison, compare
 from ..data.errors import UsageError
 from ..data.recording import in_order
-from ..data.rundir import find_run, runs_root
-from ..data.selection import MIXED, read_range
+from ..data.rundir import RunDirectory, find_run, runs_root
+from ..data.selection import MIXED, NotInRun, read_range
 from .options import by_layer_option, json_option, runs_option
 from .output import console, print_json
-from .selecting import kind_option, select
+from .selecting import kind_option, select, steps_told
 
 
 @click.command()
@@ -60,16 +60,23 @@ def diff(
         side_b = select(run_b, each, rank_b or rank, by_layer, steps_b or steps, mixed)
         if kind or (side_a.steps and side_b.steps):
             found.append(compare(side_a, side_b, (run_a.path.name, run_b.path.name)))
+    if not found:
+        raise NotInRun("no kind has steps of both sides that fit this choice; choose other steps")
     if as_json:
         print_json({"a": str(run_a.path), "b": str(run_b.path), "kinds": [each.as_dict() for each in found]})
         return
     out = console()
     for comparison in found:
         _print(out, comparison, limit)
-    out.print(f"A: {run_a.path}\nB: {run_b.path}\nnext: vime-otel view", soft_wrap=True)
+    out.print(f"A: {_side(run_a, rank, steps)}\nB: {_side(run_b, rank_b or rank, steps_b or steps)}", soft_wrap=True)
+    out.print("next: vime-otel view", soft_wrap=True)
 
 
-def _print(out: Console, comparison: Comparison, limit: int) -> None:
+def _side(run: RunDirectory, rank: str | None, steps: tuple[int, int] | None) -> str:
+    return f"{run.path}{f', rank {rank}' if rank else ''}{f', {steps_told(steps)}' if steps else ''}"
+
+
+def _print(out: Console, comparison: Comparison, most: int) -> None:
     out.print(comparison.summary, soft_wrap=True, style="bold")
     for load in comparison.loads:
         verb = "alike" if load.alike else "differ"
@@ -80,16 +87,17 @@ def _print(out: Console, comparison: Comparison, limit: int) -> None:
     for title, state in (("changed", "changed"), ("appeared in B", "appeared"), ("vanished in B", "vanished")):
         members = [change for change in comparison.changes if change.state == state]
         if members:
-            out.print()
-            out.print(_table(f"{title}: {len(members)}", members[:limit]))
+            out.print(f"\n{title}: {len(members)}", style="bold")
+            out.print(_table(members[:most]))
     if comparison.changes:
         rest = sum(not change.beyond_noise for change in comparison.changes)
-        out.print(f"{rest} of {rest + len(shown)} frames moved no further than the noise")
+        limit = "no further than the noise" if comparison.noise_known else f"by less than {LEAST_SHARE:.1%} of the step"
+        out.print(f"{rest} of {rest + len(shown)} frames moved {limit}")
     out.print()
 
 
-def _table(title: str, changes: list[Change]) -> Table:
-    table = Table(title=title, title_justify="left", box=None, pad_edge=False)
+def _table(changes: list[Change]) -> Table:
+    table = Table(box=None, pad_edge=False)
     table.add_column("frame", no_wrap=True, max_width=70)
     for heading in ("A ms/step", "B ms/step", "change", "relative", "noise"):
         table.add_column(heading, justify="right", no_wrap=True)

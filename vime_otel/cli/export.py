@@ -17,7 +17,7 @@ from .tables import warn_of_skipped
 
 _FORMATS = ("svg", "html", "folded", "speedscope", "csv", "json")
 _PERFETTO = "perfetto"
-_OF_A_VIEW = ("kind", "rank", "steps", "by_layer")
+_OF_A_VIEW = ("kind", "rank", "steps", "mixed", "by_layer")
 
 
 @click.command()
@@ -62,7 +62,7 @@ def export(
         content, opener = EXPORTS[form].write(View(selected)), EXPORTS[form].opener
         warn_of_skipped(selected)
     if output == "-":
-        click.echo(content.decode(), nl=False)
+        click.echo(content if form == _PERFETTO else content.decode(), nl=False)
         return
     try:
         write_output(Path(output), content)

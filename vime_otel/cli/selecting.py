@@ -41,6 +41,12 @@ def rank_option(command: _Command) -> _Command:
     )(command)
 
 
+def steps_told(steps: tuple[int, int]) -> str:
+    """A range of steps for people: `step 3`, `steps 3 to 9`."""
+    first, last = steps
+    return f"step {first}" if first == last else f"steps {first} to {last}"
+
+
 def select(
     run: RunDirectory,
     kind: str | None,

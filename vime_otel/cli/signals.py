@@ -1,16 +1,33 @@
-"""SIGINT, SIGTERM and SIGHUP as something that can be awaited."""
+"""SIGINT, SIGTERM and SIGHUP as something that can be awaited, or that is like Ctrl-C."""
 
 from __future__ import annotations
 
 import asyncio
+import contextlib
 import signal
-from types import TracebackType
+from collections.abc import Iterator
+from types import FrameType, TracebackType
 
 
 def caught() -> tuple[signal.Signals, ...]:
     """The signals that end a command in order. SIGHUP is none where it is ignored, as under nohup."""
     ignored = signal.getsignal(signal.SIGHUP) == signal.SIG_IGN
     return (signal.SIGINT, signal.SIGTERM, *(() if ignored else (signal.SIGHUP,)))
+
+
+@contextlib.contextmanager
+def all_like_ctrl_c() -> Iterator[None]:
+    """While entered, SIGTERM and SIGHUP raise KeyboardInterrupt, too: what is to be cleaned up is."""
+    before = {number: signal.signal(number, _interrupt) for number in set(caught()) - {signal.SIGINT}}
+    try:
+        yield
+    finally:
+        for number, handler in before.items():
+            signal.signal(number, handler)
+
+
+def _interrupt(number: int, frame: FrameType | None) -> None:
+    raise KeyboardInterrupt
 
 
 class Interrupts:

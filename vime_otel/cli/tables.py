@@ -13,6 +13,10 @@ from rich.table import Table
 from ..data.rundir import RunDirectory
 from ..data.selection import Selected, Selection
 from ..data.summary import TopFrame, cost_line, counted, notes, opening_line, top_frames
+from .selecting import steps_told
+
+_FIGURES_WIDTH = 48
+_MOST_LAYER, _MOST_NAME, _LEAST_NAME = 24, 70, 16
 
 
 @dataclass(frozen=True)
@@ -95,20 +99,25 @@ def print_summary(console: Console, run: RunDirectory, limit: int, chosen: Seque
     for note in notes(run.header, run.rows):
         console.print(f"note: {note}", soft_wrap=True)
     for summary, selected in zip(summaries, chosen, strict=True):
-        console.print()
-        console.print(_table(summary, selected.selection))
+        console.print(f"\n{_heading(summary, selected.selection)}", soft_wrap=True, style="bold")
+        console.print(frames_table(summary, selected.selection.by_layer, console.width))
 
 
-def _table(summary: KindSummary, selection: Selection) -> Table:
+def _heading(summary: KindSummary, selection: Selection) -> str:
     where = f", rank {selection.rank}" if selection.rank else ""
-    by_layer = selection.by_layer
     if selection.steps:
-        where += f", steps {selection.steps[0]} to {selection.steps[1]}"
-    title = f"{summary.kind}: {counted(summary.steps, 'step')}, {summary.ms_per_step:.3f} ms per step{where}"
-    table = Table(title=title, title_justify="left", title_style="bold", box=None, pad_edge=False)
+        where += f", {steps_told(selection.steps)}"
+    return f"{summary.kind}: {counted(summary.steps, 'step')}, {summary.ms_per_step:.3f} ms per step{where}"
+
+
+def frames_table(summary: KindSummary, by_layer: bool, width: int) -> Table:
+    """For a terminal of so many columns: where they don't suffice, names are cut, never figures."""
+    left = width - _FIGURES_WIDTH
+    table = Table(box=None, pad_edge=False)
     if by_layer:
-        table.add_column("layer", no_wrap=True)
-    table.add_column("frame", no_wrap=True, max_width=70)
+        table.add_column("layer", no_wrap=True, max_width=_MOST_LAYER)
+        left -= min(max((len(frame.layer) for frame in summary.frames), default=0), _MOST_LAYER) + 2
+    table.add_column("frame", no_wrap=True, max_width=max(min(left, _MOST_NAME), _LEAST_NAME))
     for heading in ("self ms/step", "share", "calls/step", "ms/call"):
         table.add_column(heading, justify="right", no_wrap=True)
     for frame in summary.frames:

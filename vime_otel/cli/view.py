@@ -12,6 +12,7 @@ from ..data.errors import UsageError
 from ..data.rundir import runs_root
 from ..data.trace_link import parse_trace_link
 from .options import runs_option
+from .signals import all_like_ctrl_c
 
 
 def host_name(text: str) -> str:
@@ -64,9 +65,10 @@ def view(
     base_path: str,
     trace_link: str,
 ) -> None:
-    """Show the runs in the browser, until Ctrl-C.
+    """Show the runs in the browser, until Ctrl-C or SIGTERM.
 
-    FILEs are shown besides: folded stacks (UTF-8 or UTF-16), speedscope JSON, or what `vime-otel export` wrote.
+    FILEs are shown besides: folded stacks (UTF-8 or UTF-16), speedscope JSON, or what `vime-otel export` wrote as
+    html, folded, speedscope, csv or json.
     """
     from viewer.serve import Place, serve
 
@@ -81,4 +83,5 @@ def view(
             click.echo(f"{root} does not exist yet; runs appear once `vime-otel collect` has made some there")
 
     place = Place(host, port, allowed_hosts, base_path, insecure)
-    serve(root, place, on_ready=on_ready, files=files, trace_link=trace_link)
+    with all_like_ctrl_c():
+        serve(root, place, on_ready=on_ready, files=files, trace_link=trace_link)

@@ -13,6 +13,7 @@ from typing import Any
 
 from .folded import Folded, inclusive, unescape_frame
 from .loads import Load, compare_loads, in_time, match
+from .profile import MICROSECONDS
 from .recording import StepRow
 from .selection import Selected
 from .selection import self_us as self_us_of
@@ -21,7 +22,7 @@ PARTS = 8
 """Into so many parts, one after another, a recording's steps are cut to see how it varies by itself."""
 
 FEWEST = 5
-"""Steps that have to match on each side for a comparison."""
+"""Steps that have to match on each side for a comparison, and that show a side's noise."""
 
 LEAST_SHARE = 0.005
 """Of the step: smaller changes are noise whatever the spread."""
@@ -82,6 +83,11 @@ class Comparison:
     changes: list[Change]
     summary: str
 
+    @property
+    def noise_known(self) -> bool:
+        """Whether both sides have steps enough to show theirs."""
+        return bool(self.a.parts and self.b.parts)
+
     def as_dict(self) -> dict[str, Any]:
         """For JSON, times in microseconds per step."""
         return {
@@ -112,7 +118,10 @@ def compare(a: Selected, b: Selected, names: tuple[str, str] = ("A", "B")) -> Co
     changes = [] if verdict == "loads differ" else _changes(side_a, side_b)
     notes = _notes(a, b, verdict, side_a, side_b)
     kind = a.selection.kind
-    summary = _summary(kind, verdict, loads, side_a, side_b, changes)
+    if verdict == "loads differ":
+        summary = _loads_differ(kind, loads)
+    else:
+        summary = _summary(kind, side_a, side_b, changes, str(a.run.header.get("unit") or MICROSECONDS))
     return Comparison(kind, verdict, loads, notes, side_a, side_b, changes, summary)
 
 
@@ -134,7 +143,8 @@ def _side(selected: Selected, rows: Sequence[StepRow], name: str) -> Side:
     for number, part in enumerate(parts):
         for stack, value in part.items():
             whole[stack] = whole.get(stack, 0.0) + value * steps_of[number] / len(usual)
-    return Side(name, len(usual), list(usual), whole, parts if count > 1 else [], len(rows) - len(usual))
+    shown = parts if len(usual) >= FEWEST else []
+    return Side(name, len(usual), list(usual), whole, shown, len(rows) - len(usual))
 
 
 def _typical(rows: Sequence[StepRow]) -> list[StepRow]:
@@ -234,8 +244,10 @@ def _notes(a: Selected, b: Selected, verdict: str, side_a: Side, side_b: Side) -
             told.append(f"{name} differs: {values[0]} in A, {values[1]} in B")
     for letter, side in (("A", side_a), ("B", side_b)):
         if verdict != "loads differ" and not side.parts:
+            few = "too few" if side.rows else "no"
             told.append(
-                f"{letter} has no steps to see its noise by: changes under {LEAST_SHARE:.1%} of a step are passed over"
+                f"{letter} has {few} steps to see its noise by: changes under {LEAST_SHARE:.1%} of a step are passed"
+                " over"
             )
     return told
 
@@ -246,20 +258,46 @@ def _models(selected: Selected) -> list[str]:
     )
 
 
-def _summary(kind: str, verdict: str, loads: Sequence[Load], a: Side, b: Side, changes: Sequence[Change]) -> str:
-    if verdict == "loads differ":
-        differing = ", ".join(f"{load.name} {load.a[1]:g} and {load.b[1]:g}" for load in loads if not load.alike)
-        return f"loads differ ({differing}), and too few steps are alike: {kind} steps are not compared"
-    ratio = f" ({(b.step_us - a.step_us) / a.step_us:+.1%})" if a.step_us else ""
-    head = f"{kind} {_ms(a.step_us)} → {_ms(b.step_us)} ms per step{ratio}"
-    told = [f"{change.frame} {_signed(change.delta_us)}" for change in changes if change.beyond_noise]
-    more = f" and {len(told) - 4} more" if len(told) > 4 else ""
-    return f"{head}: {', '.join(told[:4])}{more}" if told else f"{head}: nothing changed beyond the noise"
+def _loads_differ(kind: str, loads: Sequence[Load]) -> str:
+    differing = ", ".join(f"{load.name} {load.a[1]:g} and {load.b[1]:g}" for load in loads if not load.alike)
+    return f"loads differ ({differing}), and too few steps are alike: {kind} steps are not compared"
 
 
-def _ms(us: float) -> str:
-    return f"{us / 1000:.2f}" if us >= 1000 else f"{us / 1000:.3f}"
+def _summary(kind: str, a: Side, b: Side, changes: Sequence[Change], unit: str) -> str:
+    """The step on both sides, the frames that moved most, and what these leave unexplained."""
+    delta = b.step_us - a.step_us
+    ratio = f" ({delta / a.step_us:+.1%})".replace("-", "−") if a.step_us else ""
+    counted = "ms" if unit == MICROSECONDS else unit
+    per_step = " per step" if a.rows or b.rows or max(a.steps, b.steps) > 1 else ""
+    head = f"{kind} {_amount(a.step_us, unit)} → {_amount(b.step_us, unit)} {counted}{per_step}{ratio}"
+    moved = [change for change in changes if change.beyond_noise]
+    told = [f"{change.frame} {_signed(change.delta_us, unit)}" for change in moved[:4]]
+    more = f" and {len(moved) - 4} more" if len(moved) > 4 else ""
+    rest = delta - sum(change.delta_us for change in moved)
+    step_moved = abs(delta) > _step_noise(a, b).of("")
+    known = bool(a.parts and b.parts)
+    if not told and not known:
+        return f"{head}: no frame moved by more than {LEAST_SHARE:.1%} of the step"
+    if not told:
+        within = "no frame moved beyond its noise, the step as a whole did"
+        return f"{head}: {within if step_moved else 'nothing changed beyond the noise'}"
+    spread = ""
+    if step_moved and abs(rest) > abs(delta) / 2:
+        spread = f"; {_signed(rest, unit)} is spread over frames that moved no further than their noise"
+    return f"{head}: {', '.join(told)}{more}{spread}{'' if known else '; the noise is not known'}"
 
 
-def _signed(us: float) -> str:
-    return f"{'−' if us < 0 else '+'}{_ms(abs(us))}"
+def _step_noise(a: Side, b: Side) -> Noise:
+    """Of the step as a whole, under the key of an empty stack."""
+    of_a, of_b = ([{"": sum(part.values())} for part in side.parts] for side in (a, b))
+    return Noise(of_a, of_b, _floor(a, b))
+
+
+def _amount(value: float, unit: str) -> str:
+    if unit != MICROSECONDS:
+        return f"{value:,.0f}"
+    return f"{value / 1000:.2f}" if value >= 1000 else f"{value / 1000:.3f}"
+
+
+def _signed(value: float, unit: str) -> str:
+    return f"{'−' if value < 0 else '+'}{_amount(abs(value), unit)}"

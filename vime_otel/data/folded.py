@@ -11,12 +11,17 @@ from collections.abc import Iterable, Mapping
 from dataclasses import dataclass, field
 from functools import lru_cache
 
+from .errors import VimeOtelError
+
 # `%` first when escaping, last when reading: the escapes themselves contain it.
 _ESCAPES = (("%", "%25"), (";", "%3B"), ("\n", "%0A"), ("\r", "%0D"))
 
 
 _MOST_DIGITS = 18
 """More do not fit 64 bits."""
+
+_MOST_CHARACTERS = 2**29
+"""Of all stacks that are summed, the implied ones, too: a few stacks of 100,000 frames would imply gigabytes."""
 
 # Before the colon a dot stands in the frames of numbered layers only: `layers.3:Qwen3MoeDecoderLayer`.
 _LAYER = re.compile(r"(^|;)([^;:]*)\.([0-9]{1,9}):")
@@ -94,10 +99,20 @@ class Folded:
 
 
 def inclusive(self_values: Mapping[str, int]) -> dict[str, int]:
-    """Inclusive values by stack from self values; stacks that were only implied get entries too."""
+    """Inclusive values by stack from self values; stacks that were only implied get entries too.
+
+    Raises VimeOtelError where these would not fit into memory.
+    """
     totals: dict[str, int] = {}
+    room = _MOST_CHARACTERS
     for stack, value in self_values.items():
         while stack:
+            if stack not in totals:
+                room -= len(stack)
+                if room < 0:
+                    raise VimeOtelError(
+                        "its stacks are too deep to tell each one's total; the folded format holds them"
+                    )
             totals[stack] = totals.get(stack, 0) + value
             stack = stack.rpartition(";")[0]
     return totals

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import hashlib
+import shutil
 from datetime import datetime, timezone
 from pathlib import Path
 from typing import Any
@@ -16,7 +17,10 @@ from .summary import counted
 
 
 def write_imported(root: Path, profile: Profile, name: str, content: bytes, created: datetime | None = None) -> str:
-    """Write the profile as a run below `root`; returns its id, which follows from the file's content."""
+    """Write the profile as a run below `root`; returns its id, which follows from the file's content.
+
+    A run of the same content that is there already goes.
+    """
     created = created or datetime.now(timezone.utc)
     run_id = hashlib.sha256(content).hexdigest()[:16]
     header = {
@@ -38,6 +42,9 @@ def write_imported(root: Path, profile: Profile, name: str, content: bytes, crea
     steps: dict[str, Any] = {"steps": {profile.kind: profile.steps}, "decode_tokens": None, "rows": []}
     write_atomically(directory / STEPS_FILE, orjson.dumps(steps))
     write_atomically(directory / HEADER_FILE, orjson.dumps(header))
+    for earlier in root.glob(f"*-{run_id[:8]}"):
+        if earlier != directory:
+            shutil.rmtree(earlier, ignore_errors=True)
     return run_id
 
 

@@ -36,13 +36,24 @@ class EngineProgress(TypedDict):
     reason: str | None
 
 
-class Progress(TypedDict):
-    """progress.json, as the collector's `GET /control/v1/recordings/<id>` answers; other keys are ignored."""
+class UnmatchedWorker(TypedDict):
+    """A worker of the router that is not recorded, and why."""
 
+    url: str
+    reason: str
+
+
+class _OfEveryVersion(TypedDict):
     id: str
     state: str
     message: str
     engines: list[EngineProgress]
+
+
+class Progress(_OfEveryVersion, total=False):
+    """progress.json, as the collector's `GET /control/v1/recordings/<id>` answers; other keys are ignored."""
+
+    unmatched_workers: list[UnmatchedWorker]
 
 
 @dataclass

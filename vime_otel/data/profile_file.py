@@ -17,13 +17,16 @@ import orjson
 from . import folded, speedscope, stack_table
 from .errors import VimeOtelError
 from .folded import escape_frame
-from .profile import Profile
+from .profile import Profile, count_of, unit_of
+from .summary import counted
 
 MAX_BYTES = 512 * 1024 * 1024
 """Of a file's content, after decompression."""
 
 PAGE_DATA = re.compile(r'<script type="application/json" id="profile">(.*?)</script>', re.S)
 """Where a stand-alone page holds its profile."""
+
+_READABLE = "folded stacks, speedscope JSON and the exports html, folded, speedscope, csv and json can be shown"
 
 _GZIP = b"\x1f\x8b"
 _LINE_END = re.compile(r"\r\n|\r|\n")
@@ -44,10 +47,8 @@ def read_profile(content: bytes, limit: int = MAX_BYTES) -> Profile:
         profile = _from_folded(text)
     profile.self_values = {stack: value for stack, value in profile.self_values.items() if stack}
     if not profile.self_values:
-        others = f" ({profile.invalid_lines} lines that are in no format)" if profile.invalid_lines else ""
-        raise VimeOtelError(
-            f"no stacks in it{others}; folded stacks, speedscope JSON and what `vime-otel export` writes can be shown"
-        )
+        others = f" ({counted(profile.invalid_lines, 'line')} in no known format)" if profile.invalid_lines else ""
+        raise VimeOtelError(f"no stacks in it{others}; {_READABLE}")
     return profile
 
 
@@ -70,7 +71,7 @@ def _text(content: bytes) -> str:
     try:
         return content.decode(encoding)
     except UnicodeDecodeError as error:
-        raise VimeOtelError(f"it is neither UTF-8 nor UTF-16 text ({error.reason} at byte {error.start})") from error
+        raise VimeOtelError(f"it is neither UTF-8 nor UTF-16 text (byte {error.start}); {_READABLE}") from error
 
 
 def _json(text: str) -> dict[str, Any]:
@@ -107,8 +108,9 @@ def _from_page(text: str) -> Profile:
 def _from_tree(document: Mapping[str, Any]) -> Profile:
     """The stacks of a flame graph's columns, as docs/api.md has them."""
     tree = document["tree"]
-    names = [escape_frame(name) for name in tree["names"]]
-    profile = Profile({}, kind=str(document["kind"]), steps=int(document["steps"]), unit=str(document["unit"]))
+    names = [escape_frame(str(name)) for name in tree["names"]]
+    steps = max(count_of(document["steps"]), 1)
+    profile = Profile({}, kind=str(document["kind"]), steps=steps, unit=unit_of(document["unit"]))
     path: list[str] = []
     columns = zip(tree["name"], tree["depth"], tree["self"], tree["calls"], strict=True)
     for number, (name, depth, own, calls) in enumerate(columns):
@@ -116,9 +118,9 @@ def _from_tree(document: Mapping[str, Any]) -> Profile:
         if number == 0 and tree["made_up_root"]:
             continue
         stack = ";".join(path[1:] if tree["made_up_root"] else path)
-        profile.self_values[stack] = int(own)
+        profile.self_values[stack] = count_of(own)
         if calls:
-            profile.calls[stack] = int(calls)
+            profile.calls[stack] = count_of(calls)
     return profile
 
 

@@ -9,8 +9,10 @@ import msgspec
 from .recording import StepRow
 
 Id = Annotated[str, msgspec.Meta(pattern="^[0-9a-f]{16}$")]
-Kind = Annotated[str, msgspec.Meta(pattern="^[a-z][a-z0-9_-]{0,31}$")]
-"""It is part of files' names."""
+KIND = "[a-z][a-z0-9_-]{0,31}"
+"""A kind of step; it is part of files' names."""
+
+Kind = Annotated[str, msgspec.Meta(pattern=f"^{KIND}$")]
 
 
 class Rank(TypedDict, total=False):

@@ -50,9 +50,11 @@ def load(document: Mapping[str, Any]) -> Profile:
     try:
         names = [escape_frame(str(frame["name"])) for frame in document["shared"]["frames"]]
         profiles = document["profiles"]
-        units = {profile["unit"] for profile in profiles}
-        if len({unit in _US for unit in units}) != 1:
-            raise VimeOtelError(f"the file's profiles count different things: {', '.join(sorted(units)) or 'none'}")
+        units = {str(profile["unit"]) for profile in profiles}
+        counted = {_counted(unit) for unit in units}
+        if len(counted) > 1:
+            raise VimeOtelError(f"the file's profiles count different things: {', '.join(sorted(units))}")
+        unit = next(iter(counted), "samples")
         sums: defaultdict[str, float] = defaultdict(float)
         for profile in profiles:
             factor = _US.get(profile["unit"], 1.0)
@@ -60,12 +62,24 @@ def load(document: Mapping[str, Any]) -> Profile:
             for stack, value in read(profile, names):
                 sums[stack] += value * factor
         values = {stack: round(value) for stack, value in sums.items()}
+    except _Unbalanced as error:
+        raise VimeOtelError(f"the file is no speedscope profile: {error}") from error
     except (LookupError, TypeError, ValueError, AttributeError, OverflowError) as error:
-        raise VimeOtelError(f"the file is no speedscope profile: {type(error).__name__}: {error}") from error
+        raise VimeOtelError(f"the file is not as speedscope's schema has it ({SCHEMA})") from error
     if any(value < 0 for value in values.values()):
         raise VimeOtelError("the file has a profile whose time runs backwards")
-    (unit,) = {MICROSECONDS if unit in _US else "bytes" if unit == "bytes" else "samples" for unit in units}
+    if any(value >= 2**63 for value in values.values()):
+        raise VimeOtelError("the file has a value that is too large")
     return Profile(values, unit=unit)
+
+
+class _Unbalanced(ValueError):
+    """Events that close what is not open."""
+
+
+def _counted(unit: str) -> str:
+    """Which of our UNITS a profile's unit becomes."""
+    return MICROSECONDS if unit in _US else "bytes" if unit == "bytes" else "samples"
 
 
 def _sampled(profile: Mapping[str, Any], names: Sequence[str]) -> list[tuple[str, float]]:
@@ -85,7 +99,7 @@ def _evented(profile: Mapping[str, Any], names: Sequence[str]) -> list[tuple[str
         if event["type"] == "O":
             frames.append(event["frame"])
         elif not frames or frames.pop() != event["frame"]:
-            raise ValueError(f"frame {event['frame']} is closed but is not the innermost open one")
+            raise _Unbalanced(f"frame {event['frame']!r:.60} is closed but is not the innermost open one")
     return found
 
 

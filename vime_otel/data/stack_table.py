@@ -9,7 +9,7 @@ from typing import Any
 
 from .errors import VimeOtelError
 from .folded import inclusive, unescape_frame
-from .profile import MICROSECONDS, UNITS, Profile
+from .profile import MICROSECONDS, Profile, count_of, unit_of
 
 FORMAT = "vime-otel stacks"
 VERSION = 1
@@ -36,9 +36,9 @@ def load_csv(lines: Iterable[str]) -> Profile:
     profile = Profile({})
     for row in _rows(reader):
         try:
-            stack, own, calls = row["stack"], _count(row["self"]), _count(row.get("calls") or 0)
-            profile.steps = max(_count(row.get("steps") or 1), 1)
-            profile.unit = _unit(row.get("unit") or MICROSECONDS)
+            stack, own, calls = row["stack"], count_of(row["self"]), count_of(row.get("calls") or 0)
+            profile.steps = max(count_of(row.get("steps") or 1), 1)
+            profile.unit = unit_of(row.get("unit") or MICROSECONDS)
         except (TypeError, ValueError):
             profile.invalid_lines += 1
             continue
@@ -75,27 +75,14 @@ def load_json(document: Mapping[str, Any]) -> Profile:
     if document.get("version") != VERSION:
         raise VimeOtelError(f"the file has version {document.get('version')!r:.60}, this reads {VERSION}")
     try:
-        profile = Profile({}, kind=str(document["kind"]), steps=max(_count(document["steps"]), 1))
-        profile.unit = _unit(document["unit"])
+        profile = Profile({}, kind=str(document["kind"]), steps=max(count_of(document["steps"]), 1))
+        profile.unit = unit_of(document["unit"])
         for stack, own, calls in zip(document["stacks"], document["self"], document["calls"], strict=True):
             if not isinstance(stack, str):
                 raise TypeError("a stack is no text")
-            profile.self_values[stack] = profile.self_values.get(stack, 0) + _count(own)
+            profile.self_values[stack] = profile.self_values.get(stack, 0) + count_of(own)
             if calls:
-                profile.calls[stack] = profile.calls.get(stack, 0) + _count(calls)
+                profile.calls[stack] = profile.calls.get(stack, 0) + count_of(calls)
     except (LookupError, TypeError, ValueError) as error:
         raise VimeOtelError(f"the file is not what `vime-otel export --format json` writes: {error}") from error
     return profile
-
-
-def _count(value: Any) -> int:
-    number = int(value)
-    if not 0 <= number < 2**63:
-        raise ValueError(f"{number} is out of range")
-    return number
-
-
-def _unit(name: str) -> str:
-    if name not in UNITS:
-        raise ValueError(f"{name!r} is none of the units {', '.join(UNITS)}")
-    return name

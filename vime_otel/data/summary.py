@@ -11,7 +11,7 @@ from .folded import layers_of, unescape_frame
 from .recording import IDLE, StepRow, in_order
 
 _MUCH_SLOWER = 1.25
-"""From here on a recorded step says little about the length of an unrecorded one."""
+"""Times as long: from here on a recorded step says little about an unrecorded one, or a mean about a usual one."""
 
 _NOT_MS = "read shares, not milliseconds"
 _WHOLE_TREE = f"record with --force-eager to see the whole tree (it runs other kernels: {_NOT_MS})"
@@ -99,10 +99,13 @@ def opening_line(header: Mapping[str, Any], rows: Sequence[StepRow]) -> str:
     for kind in in_order(row.kind for row in rows):
         chosen = [row for row in rows if row.kind == kind]
         step_ms = mean(row.interval_ns for row in chosen) / 1e6
+        usual_ms = median(row.interval_ns for row in chosen) / 1e6
         details = [counted(len(chosen), "step")]
+        if step_ms > _MUCH_SLOWER * usual_ms:  # a few long steps
+            details.append(f"median {usual_ms:.1f} ms")
         if kind == "decode":
             details.insert(0, f"batch {int(median(row.requests for row in chosen))}")
-            slow = production_ms is not None and step_ms > _MUCH_SLOWER * production_ms
+            slow = production_ms is not None and usual_ms > _MUCH_SLOWER * production_ms
         execution = ", ".join(sorted({row.execution for row in chosen})).replace("_", " ")
         if execution != told:
             details.append(execution)
