@@ -5,6 +5,7 @@ from __future__ import annotations
 import ipaddress
 import re
 import socket
+from functools import lru_cache
 from urllib.parse import urlsplit, urlunsplit
 
 import psutil
@@ -56,6 +57,7 @@ def is_loopback(host: str) -> bool:
         return False
 
 
+@lru_cache(maxsize=256)
 def names_loopback(authority: str) -> bool:
     """Whether a Host header's `host[:port]` is written as loopback."""
     try:
