@@ -286,7 +286,7 @@ def large_recording(browser: Browser, folder: Path, steps: int, ranks: int) -> N
         def strip(page: Page) -> dict[str, float]:
             page.wait_for_function("() => window.page.strip?.columns")
             at = page.evaluate("() => performance.now()")
-            return {"steps shown ms": float(at), "page heap MB": heap_megabytes(page)}
+            return {"steps shown ms": float(at), **our_actions(page)}
 
         show("the page", first_paint(browser, address, _OUR_PAINT, strip))
         for name, query in (
