@@ -254,7 +254,7 @@ def test_the_stack_of_a_frame_can_be_copied(graph: Graph) -> None:
 def test_a_link_shows_the_same_view_to_someone_else(graph: Graph, site: str) -> None:
     page = graph.page
     page.get_by_role("button", name="prefill").click()
-    page.wait_for_function("() => page.panel.view.kind === 'prefill'")
+    page.wait_for_function("() => window.page.panel.view.kind === 'prefill'")
     graph.click("self_attn:Qwen3MoeAttention")
     page.get_by_role("searchbox").fill("proj")
     page.get_by_role("button", name="Flame", exact=True).click()
@@ -273,9 +273,9 @@ def test_a_link_shows_the_same_view_to_someone_else(graph: Graph, site: str) -> 
 def test_back_returns_to_what_was_shown_before(graph: Graph) -> None:
     page = graph.page
     page.get_by_role("button", name="prefill").click()
-    page.wait_for_function("() => page.panel.view.kind === 'prefill'")
+    page.wait_for_function("() => window.page.panel.view.kind === 'prefill'")
     page.go_back()
-    page.wait_for_function("() => page.panel.view.kind === 'decode'")
+    page.wait_for_function("() => window.page.panel.view.kind === 'decode'")
     api.expect(page.get_by_role("button", name="decode 36")).to_have_attribute("aria-pressed", "true")
 
 
@@ -369,12 +369,28 @@ def test_the_graph_follows_the_width_of_the_window(graph: Graph) -> None:
 )
 def test_what_is_saved_is_what_is_shown(graph: Graph, link: str, name: str, holds: str) -> None:
     graph.page.get_by_role("button", name="prefill").click()
-    graph.page.wait_for_function("() => page.panel.view.kind === 'prefill'")
+    graph.page.wait_for_function("() => window.page.panel.view.kind === 'prefill'")
     graph.page.get_by_text("Download", exact=True).click()
     with graph.page.expect_download() as download:
         graph.page.get_by_role("link", name=link, exact=True).click()
     assert download.value.suggested_filename == name
     assert holds in Path(download.value.path()).read_text()
+
+
+def test_nothing_moves_when_the_steps_come_late_and_the_kind_may_change_before(page: Page, site: str) -> None:
+    held: list[Any] = []
+    page.route("**/steps", lambda route: held.append(route))
+    with page.expect_request("**/steps"):
+        page.goto(f"{site}/runs/{RECORDING_ID}")
+    graph = Graph(page).wait()
+    before = graph.box("step")["y"]
+    page.get_by_role("button", name="prefill").click()
+    page.wait_for_function("() => window.page.panel.view.kind === 'prefill'")
+    assert graph.box("step")["y"] == before
+    for route in held:
+        route.continue_()
+    page.wait_for_function("() => window.page.strip?.columns")
+    assert graph.box("step")["y"] == before
 
 
 def test_hostile_names_are_shown_and_not_run(page: Page, serving: Callable[[Any], str], tmp_path: Path) -> None:

@@ -171,6 +171,7 @@ def test_the_collector_may_die_in_the_middle_of_a_window(
     assert completion(url, "what happens next", 60) == plain
 
 
+@pytest.mark.long
 def test_both_engines_obey_one_start_file_and_the_last_merges(engine_stack: RunningStack) -> None:
     directory = engine_stack.trigger
     # The engine whose collector was killed has to give its window up first.

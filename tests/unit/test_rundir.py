@@ -14,7 +14,7 @@ from typing import Any
 
 import orjson
 import pytest
-from hypothesis import given
+from hypothesis import given, settings
 from hypothesis import strategies as st
 from samples import ENGINES, LAYERS, RECORDING_ID, by_layer, idle_row, sample_recording, write_sample
 
@@ -214,6 +214,7 @@ def damaged(tmp_path_factory: pytest.TempPathFactory) -> Path:
 
 
 @pytest.mark.parametrize("name", ["recording.json", "steps.json"])
+@settings(max_examples=settings.default.max_examples // 4)  # each runs two commands
 @given(data=st.data())
 def test_any_wrong_value_is_harmless_or_one_line_that_names_it(damaged: Path, name: str, data: st.DataObject) -> None:
     document = orjson.loads((STORED / name).read_bytes())

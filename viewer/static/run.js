@@ -76,10 +76,10 @@ class RunPage {
     if (!byId("strip")) {
       return;
     }
-    this.strip = new StepStrip(byId("strip"), { onSelect: (selection) => this.#select(selection) });
-    this.list = new StepList(byId("steps"), { onChoose: (i) => this.strip.choose(i) });
     try {
       this.steps = await loadJson(this.addresses.steps);
+      this.strip = new StepStrip(byId("strip"), { onSelect: (selection) => this.#select(selection) });
+      this.list = new StepList(byId("steps"), { onChoose: (i) => this.strip.choose(i) });
       this.strip.show(this.steps, this.chosen, this.state.get("kind", this.usualKind));
       this.list.show(this.steps, (i) => this.#isChosen(i));
       this.#showOutliers();
