@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import gzip
 import json
+import math
 import random
 import signal
 import subprocess
@@ -15,7 +16,7 @@ from typing import Any
 
 import psutil
 import pytest
-from hypothesis import given
+from hypothesis import example, given
 from hypothesis import strategies as st
 from trace_samples import CASES, TraceSample, case, plain
 
@@ -213,6 +214,9 @@ EVENTS = st.lists(
 )
 
 
+@example(
+    events=[{"ph": "X", "name": "", "ts": 0, "dur": 0, "args": {"": [math.inf]}}], header={}, indent=None, chunk=32
+)
 @given(EVENTS, st.dictionaries(JSON_TEXT, JSON_VALUE, max_size=3), st.sampled_from([None, 0, 2]), st.integers(32, 400))
 def test_any_events_in_any_layout_are_read_as_json_reads_them(
     tmp_path_factory: pytest.TempPathFactory,

@@ -5,6 +5,7 @@ The format is Google's "Trace Event Format"; which categories and arguments occu
 
 from __future__ import annotations
 
+import json
 import re
 from typing import Annotated, Any
 
@@ -70,7 +71,11 @@ def decode_value(content: bytes) -> Any:
     """Any JSON, with None where a value is no number; raises msgspec.DecodeError."""
     try:
         return _decoder.decode(without_nan(content))
-    except (RecursionError, UnicodeDecodeError) as error:
+    except (msgspec.DecodeError, RecursionError, UnicodeDecodeError):
+        pass
+    try:  # takes what Python's own writes into lists, too
+        return json.loads(content, parse_constant=lambda name: None)
+    except (ValueError, RecursionError) as error:
         raise msgspec.DecodeError(str(error)) from error
 
 
