@@ -7,10 +7,11 @@ import shutil
 import threading
 from collections.abc import Iterator
 from dataclasses import dataclass
-from datetime import datetime, timedelta, timezone
+from datetime import timedelta
 from pathlib import Path
 
 from vime_otel.data import rundir
+from vime_otel.data.days import utc_today
 from vime_otel.data.errors import VimeOtelError
 
 _log = logging.getLogger(__name__)
@@ -128,5 +129,5 @@ def _goes_on(run: rundir.RunDirectory) -> bool:
         endless = "complete" in run.header and run.header["complete"] is None
     except VimeOtelError:
         return False
-    yesterday = datetime.now(timezone.utc).date() - timedelta(days=1)
+    yesterday = utc_today() - timedelta(days=1)
     return endless and _created(run)[0] >= yesterday.isoformat()

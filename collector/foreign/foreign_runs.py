@@ -5,10 +5,11 @@ from __future__ import annotations
 import asyncio
 import logging
 from collections.abc import Callable
-from datetime import date, datetime, timedelta, timezone
+from datetime import date, timedelta
 from pathlib import Path
 from typing import Any
 
+from vime_otel.data.days import utc_today
 from vime_otel.data.errors import VimeOtelError
 from vime_otel.data.rundir import JOURNAL_FILE
 
@@ -51,7 +52,7 @@ class ForeignRuns:
         """The run of the resource's service; None where there are too many. Raises OSError."""
         service = text_attribute(resource.resource.attributes, _SERVICE)[:_MOST_NAME] or _UNKNOWN
         try:
-            return self._run(service, _today())
+            return self._run(service, utc_today())
         except OSError as error:
             why = error.strerror or error
             _log.error("no run of %s can be opened (%s): clients are asked to try again until it can", service, why)
@@ -59,7 +60,7 @@ class ForeignRuns:
 
     def resume(self) -> None:
         """Bring those up to date that a collector left when it ended abruptly; others' are left alone."""
-        days = (_today(), _today() - timedelta(days=1))
+        days = (utc_today(), utc_today() - timedelta(days=1))
         for path in sorted(self._runs_root.glob(f"*/{STATE_FILE}")):
             known = whose(path.parent)
             if known is None or known[1] not in days or not (path.parent / JOURNAL_FILE).exists():
@@ -71,7 +72,7 @@ class ForeignRuns:
 
     def refresh_counts(self) -> None:
         """Bring those counts up to date that are only looked at."""
-        self._counts.foreign_services = sum(run.day == _today() for run in self._open.values())
+        self._counts.foreign_services = sum(run.day == utc_today() for run in self._open.values())
         self._counts.foreign_open_spans = sum(run.sums.open_spans for run in self._open.values())
 
     async def keep_writing(self, seconds: float) -> None:
@@ -106,7 +107,7 @@ class ForeignRuns:
         return run
 
     async def _write_all(self) -> None:
-        before = _today() - timedelta(days=1)
+        before = utc_today() - timedelta(days=1)
         for key, run in list(self._open.items()):
             removed = await asyncio.to_thread(run.removed)
             if removed:
@@ -136,7 +137,3 @@ class ForeignRuns:
             _log.warning("the run %s can't be brought up to date: %s", run.directory, error)
         except Exception as error:  # noqa: BLE001 - one run must not end the writing of the others
             log_fault(_log, f"the run {run.directory}", error)
-
-
-def _today() -> date:
-    return datetime.now(timezone.utc).date()

@@ -6,10 +6,11 @@ import asyncio
 import logging
 from collections import Counter
 from concurrent.futures import ThreadPoolExecutor
-from datetime import date, datetime, timedelta, timezone
+from datetime import date, timedelta
 from pathlib import Path
 from typing import Any
 
+from vime_otel.data.days import utc_today
 from vime_otel.data.rolling import rolling_id
 
 from ..faults import log_fault
@@ -56,7 +57,7 @@ class RollingDay:
         if self._recording is None:
             return
         try:
-            self._recording.write(over=self.day < _today())
+            self._recording.write(over=self.day < utc_today())
         except OSError as error:
             _log.warning("the run %s can't be brought up to date: %s", self._recording.directory, error)
         except Exception as error:  # noqa: BLE001 - one run must not end the writing of the others
@@ -81,7 +82,7 @@ class RollingRecordings:
 
     def find(self, recording_id: str) -> RollingDay | None:
         """The rolling recording with this id, if it is one of these days; clocks differ."""
-        today = _today()
+        today = utc_today()
         for day in (today, today - timedelta(days=1), today + timedelta(days=1)):
             if rolling_id(day) == recording_id:
                 if recording_id not in self._days:
@@ -94,7 +95,7 @@ class RollingRecordings:
         loop = asyncio.get_running_loop()
         while True:
             await asyncio.sleep(self._write_seconds)
-            before = _today() - timedelta(days=1)
+            before = utc_today() - timedelta(days=1)
             for identity, day in list(self._days.items()):
                 if day.day < before:
                     del self._days[identity]
@@ -106,7 +107,3 @@ class RollingRecordings:
             self._thread.submit(day.close)
         self._days.clear()
         self._thread.shutdown()
-
-
-def _today() -> date:
-    return datetime.now(timezone.utc).date()

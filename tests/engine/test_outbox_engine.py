@@ -15,9 +15,9 @@ from certificates import make_authority
 from otlp_sink import OtlpSink
 from running_collector import ControlClient, until
 from scripts import FOLDER, run_script
+from waiting_windows import windows_below
 
 from vime_otel.data import settings
-from vime_otel.data.folders import files_below
 from vime_otel.data.otlp import step_ids
 from vime_otel.data.rundir import RunDirectory
 from vime_otel.demo.processes import LoggedProcess, free_ports, stop_all
@@ -45,10 +45,6 @@ def test_spans_of_an_engine_that_is_gone_arrive_once_at_the_otlp_endpoint(
     engine = header["engines"][0]["id"]
     assert {span.trace_id for _, span in sink.spans()} == {step_ids(header["id"], engine, n)[0] for n in range(12)}
     assert {resource["service.instance.id"] for resource, _ in sink.spans()} == {engine}
-
-
-def windows_below(directory: Path) -> list[Path]:
-    return [path for path in files_below(directory) if path.suffix == ".window"]
 
 
 @contextmanager

@@ -322,12 +322,12 @@ def test_what_comes_again_after_midnight_counts_for_the_day_before(
         commits = GroupCommit(counts)
         commits.start()
         runs = ForeignRuns(tmp_path, "0", commits, counts)
-        monkeypatch.setattr(foreign_runs, "_today", lambda: TODAY)
+        monkeypatch.setattr(foreign_runs, "utc_today", lambda: TODAY)
         resource = request_of(trace_of(1)).resource_spans[0]
         before = runs.find(resource)
         assert before is not None
         await take(before, trace_of(1))
-        monkeypatch.setattr(foreign_runs, "_today", lambda: TODAY + timedelta(days=1))
+        monkeypatch.setattr(foreign_runs, "utc_today", lambda: TODAY + timedelta(days=1))
         after = runs.find(resource)
         assert after is not None
         assert after is not before

@@ -27,10 +27,10 @@ from otlp_sink import OtlpSink
 from running_collector import ControlClient, config, running, until
 from standins import serving_in_thread
 from test_sending import window
+from waiting_windows import windows_below
 
 from vime_otel.data import settings
 from vime_otel.data.errors import Unavailable, VimeOtelError
-from vime_otel.data.folders import files_below
 from vime_otel.data.otlp import CLOSING_EVENT, STEP_EVENT, plain_value
 from vime_otel.data.recording import sum_rank
 from vime_otel.data.rolling import rolling_id
@@ -360,10 +360,6 @@ class StandInCollector:
     @property
     def routes(self) -> dict[str, Any]:
         return {"POST /v1/logs": self.logs, "POST /v1/traces": self.traces}
-
-
-def windows_below(folder: Path) -> list[Path]:
-    return [path for path in files_below(folder) if path.suffix == ".window"]
 
 
 def export_beside(exporter: Exporter, made: Window, destination: Destination) -> tuple[threading.Thread, list[Any]]:

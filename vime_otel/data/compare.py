@@ -86,7 +86,7 @@ class Comparison:
     @property
     def noise_known(self) -> bool:
         """Whether both sides have steps enough to show theirs."""
-        return bool(self.a.parts and self.b.parts)
+        return _noise_known(self.a, self.b)
 
     def as_dict(self) -> dict[str, Any]:
         """For JSON, times in microseconds per step."""
@@ -275,7 +275,7 @@ def _summary(kind: str, a: Side, b: Side, changes: Sequence[Change], unit: str) 
     more = f" and {len(moved) - 4} more" if len(moved) > 4 else ""
     rest = delta - sum(change.delta_us for change in moved)
     step_moved = abs(delta) > _step_noise(a, b).of("")
-    known = bool(a.parts and b.parts)
+    known = _noise_known(a, b)
     if not told and not known:
         return f"{head}: no frame moved by more than {LEAST_SHARE:.1%} of the step"
     if not told:
@@ -285,6 +285,10 @@ def _summary(kind: str, a: Side, b: Side, changes: Sequence[Change], unit: str) 
     if step_moved and abs(rest) > abs(delta) / 2:
         spread = f"; {_signed(rest, unit)} is spread over frames that moved no further than their noise"
     return f"{head}: {', '.join(told)}{more}{spread}{'' if known else '; the noise is not known'}"
+
+
+def _noise_known(a: Side, b: Side) -> bool:
+    return bool(a.parts and b.parts)
 
 
 def _step_noise(a: Side, b: Side) -> Noise:

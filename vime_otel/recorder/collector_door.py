@@ -6,13 +6,13 @@ import logging
 import random
 import time
 from dataclasses import asdict, replace
-from datetime import datetime, timezone
 from typing import Any
 
 import requests
 from urllib3.exceptions import ProtocolError
 
 from vime_otel.data import settings, tls
+from vime_otel.data.days import utc_today
 from vime_otel.data.rolling import rolling_id
 
 from .doors import Door
@@ -93,7 +93,7 @@ class CollectorDoor(Door):
             self.recorder.cancel(self._recording, f"the collector at {self._url} is gone", "failed")
 
     def _sampled_command(self) -> Command:
-        today = datetime.now(timezone.utc).date()
+        today = utc_today()
         return Command(
             rolling_id(today),
             PIECE_STEPS,
