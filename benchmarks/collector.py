@@ -28,8 +28,10 @@ from pathlib import Path
 import grpc
 import psutil
 from opentelemetry.proto.collector.trace.v1.trace_service_pb2 import ExportTraceServiceResponse
-from recorder_of_load import RecorderOfLoad, free_port
+from recorder_of_load import RecorderOfLoad
 from span_load import SPANS, RecorderLoad, ServiceLoad
+
+from vime_otel.demo.ports import free_port
 
 ROUNDS = 7
 REQUESTS = 200

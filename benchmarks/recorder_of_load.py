@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import json
-import socket
 import threading
 from pathlib import Path
 from typing import Any
@@ -22,13 +21,6 @@ _RECORDER = {
 
 _POLL_SECONDS = 2.0
 """Seldom enough not to be measured."""
-
-
-def free_port() -> int:
-    """A port of this machine that nobody uses right now."""
-    with socket.socket() as probe:
-        probe.bind(("127.0.0.1", 0))
-        return int(probe.getsockname()[1])
 
 
 class RecorderOfLoad:

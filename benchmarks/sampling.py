@@ -26,7 +26,7 @@ import requests
 
 from vime_otel.data.rundir import RunDirectory
 from vime_otel.data.summary import top_frames
-from vime_otel.demo.processes import free_ports
+from vime_otel.demo.ports import free_port
 from vime_otel.demo.stack import EngineStack
 from vime_otel.recorder.worker import RECORDER_FRAME
 
@@ -85,7 +85,7 @@ def shares(run: RunDirectory) -> tuple[dict[str, float], float]:
 def main() -> None:
     minutes = float(sys.argv[1]) if len(sys.argv) > 1 else MINUTES
     every = int(sys.argv[2]) if len(sys.argv) > 2 else EVERY
-    http, grpc = free_ports(2)
+    http, grpc = free_port(), free_port()
     with tempfile.TemporaryDirectory() as folder:
         directory, runs = Path(folder), Path(folder) / "runs"
         command = [sys.executable, "-m", "vime_otel", "serve", "--out", str(runs)]

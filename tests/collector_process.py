@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import os
 import signal
-import socket
 import subprocess
 import sys
 from collections.abc import Sequence
@@ -13,14 +12,9 @@ from pathlib import Path
 import requests
 from running_collector import until
 
+from vime_otel.demo.ports import free_port
+
 _REPOSITORY = Path(__file__).parents[1]
-
-
-def free_port() -> int:
-    """A port of this machine that nobody uses right now."""
-    with socket.socket() as probe:
-        probe.bind(("127.0.0.1", 0))
-        return int(probe.getsockname()[1])
 
 
 class CollectorProcess:

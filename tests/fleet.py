@@ -13,6 +13,8 @@ import os
 import sys
 import time
 
+from vime_otel.demo.ports import free_port
+
 SLOW_S = 3.0
 STATUS = {"healthy": 200, "no_route": 404, "busy": 409, "broken": 500, "slow": 200}
 
@@ -27,10 +29,7 @@ class Fleet:
     async def add(self, behaviour: str) -> str:
         """One more stand-in; gives its URL."""
         if behaviour == "dead":
-            server = await asyncio.start_server(lambda reader, writer: None, "127.0.0.1", 0)
-            port = server.sockets[0].getsockname()[1]
-            server.close()  # the port is free again: nothing listens
-            return f"http://127.0.0.1:{port}"
+            return f"http://127.0.0.1:{free_port()}"
 
         async def serve(reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
             await self._serve(behaviour, reader, writer)

@@ -9,6 +9,8 @@ from contextlib import asynccontextmanager, contextmanager
 
 from aiohttp import web
 
+from vime_otel.demo.ports import free_port
+
 Handler = Callable[[web.Request], Awaitable[web.StreamResponse]]
 Routes = Mapping[str, Handler]
 """`"GET /path"` → handler."""
@@ -83,8 +85,4 @@ async def _awaited(awaitable: Awaitable[object]) -> object:
 
 def closed_port_url() -> str:
     """A URL of this machine where nothing listens."""
-    import socket
-
-    with socket.socket() as probe:
-        probe.bind(("127.0.0.1", 0))
-        return f"http://127.0.0.1:{probe.getsockname()[1]}"
+    return f"http://127.0.0.1:{free_port()}"

@@ -10,7 +10,7 @@ import pytest
 from running_stack import PROFILED_STEPS, RunningStack
 from scripts import give_weights
 
-from vime_otel.demo.processes import free_ports
+from vime_otel.demo.ports import free_port
 from vime_otel.demo.stack import EngineStack
 from vime_otel.demo.tiny_model import write_tiny_model
 
@@ -19,7 +19,7 @@ from vime_otel.demo.tiny_model import write_tiny_model
 def engine_stack(tmp_path_factory: pytest.TempPathFactory) -> Iterator[RunningStack]:
     """Two idle engines; a test that starts something on them ends it, too."""
     directory = tmp_path_factory.mktemp("stack")
-    (collector_port,) = free_ports(1)
+    collector_port = free_port()
     torch_dirs = [directory / f"torch-{number}" for number in range(2)]
 
     def engine_args(number: int) -> list[str]:

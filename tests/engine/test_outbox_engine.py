@@ -20,7 +20,8 @@ from waiting_windows import windows_below
 from vime_otel.data import settings
 from vime_otel.data.otlp import step_ids
 from vime_otel.data.rundir import RunDirectory
-from vime_otel.demo.processes import LoggedProcess, free_ports, stop_all
+from vime_otel.demo.ports import free_port
+from vime_otel.demo.processes import LoggedProcess, stop_all
 
 pytestmark = [pytest.mark.engine, pytest.mark.long]
 
@@ -32,7 +33,7 @@ BOOT_S = 180.0
 def test_spans_of_an_engine_that_is_gone_arrive_once_at_the_otlp_endpoint(
     model_with_weights: Path, tmp_path: Path
 ) -> None:
-    (port,) = free_ports(1)
+    port = free_port()
     directory = tmp_path / "dir"
     env = {**IN_PROCESS, "OTEL_EXPORTER_OTLP_ENDPOINT": f"http://127.0.0.1:{port}", "OTEL_EXPORTER_OTLP_TIMEOUT": "2"}
     header = run_script("outbox.py", model_with_weights, directory, {**env, "OUTBOX_TEST": "record"})["header"]
@@ -70,7 +71,7 @@ def test_a_recording_goes_on_over_tls_through_the_deaths_of_the_collector_and_th
     authority = make_authority(tmp_path)
     tls = authority.issue(tmp_path, "127.0.0.1")
     monkeypatch.setenv("REQUESTS_CA_BUNDLE", str(authority.file))
-    (port,) = free_ports(1)
+    port = free_port()
     url, directory = f"https://127.0.0.1:{port}", tmp_path / "dir"
     directory.mkdir()
     env = {settings.COLLECTOR.name: url, settings.CA.name: str(authority.file), settings.TOKEN.name: TOKEN}

@@ -14,7 +14,8 @@ from running_collector import until
 from standins import Routes, answer, serving_in_thread
 
 from vime_otel.cli.main import main
-from vime_otel.demo.processes import LoggedProcess, free_ports, stop_all
+from vime_otel.demo.ports import free_port
+from vime_otel.demo.processes import LoggedProcess, stop_all
 
 pytestmark = pytest.mark.engine
 
@@ -34,7 +35,7 @@ STAND_IN: Routes = {
 @contextmanager
 def running_router(directory: Path, *arguments: str) -> Iterator[str]:
     """The real router with these arguments; gives its URL once it answers."""
-    port, metrics_port = free_ports(2)
+    port, metrics_port = free_port(), free_port()
     command = [sys.executable, "-m", "vllm_router.launch_router", "--host", "127.0.0.1", "--port", str(port)]
     command += ["--prometheus-host", "127.0.0.1", "--prometheus-port", str(metrics_port)]
     command += ["--worker-startup-timeout-secs", "20", *arguments]

@@ -11,7 +11,7 @@ from running_collector import ControlClient, until
 from streaming import completion
 
 from vime_otel.data.rundir import RunDirectory
-from vime_otel.demo.processes import free_ports
+from vime_otel.demo.ports import free_port
 from vime_otel.demo.stack import EngineStack
 
 pytestmark = [pytest.mark.engine, pytest.mark.long]
@@ -21,7 +21,7 @@ LAYER = "step;execute_model;Qwen3MoeForCausalLM;model:Qwen3MoeModel;Qwen3MoeDeco
 
 
 def test_samples_go_into_the_days_run_and_a_recording_comes_first(tmp_path: Path) -> None:
-    http, grpc = free_ports(2)
+    http, grpc = free_port(), free_port()
     url = f"http://127.0.0.1:{http}"
     serve = [sys.executable, "-m", "vime_otel", "serve", "--out", str(tmp_path / "runs")]
     serve += ["--http", f"127.0.0.1:{http}", "--grpc", f"127.0.0.1:{grpc}"]

@@ -21,7 +21,8 @@ from streaming import completion
 
 from collector.recordings.patience import Patience
 from vime_otel.data.rundir import RunDirectory
-from vime_otel.demo.processes import LoggedProcess, free_ports, stop_all
+from vime_otel.demo.ports import free_port
+from vime_otel.demo.processes import LoggedProcess, stop_all
 from vime_otel.demo.stack import EngineStack
 from vime_otel.demo.tiny_model import write_tiny_model
 
@@ -162,7 +163,7 @@ def test_a_client_may_leave_in_mid_stream(engine_stack: RunningStack, tmp_path: 
 @pytest.fixture(scope="module")
 def served(model: Path) -> Iterator[tuple[str, int]]:
     """URL of an engine of this module's own, and the port where its recorder looks for a collector."""
-    (port,) = free_ports(1)
+    port = free_port()
     env = {
         "VIME_OTEL_COLLECTOR": f"http://127.0.0.1:{port}",
         "VLLM_SERVER_DEV_MODE": "1",

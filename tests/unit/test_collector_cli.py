@@ -23,16 +23,11 @@ from standins import answer, closed_port_url, serving_in_thread
 from vime_otel.cli.main import main
 from vime_otel.data import settings
 from vime_otel.data.rundir import RunDirectory, list_runs
+from vime_otel.demo.ports import free_port
 
 ENGINES = ("00000000000000a1", "00000000000000b2")
 WORKERS = ["http://127.0.0.1:8001", "http://127.0.0.1:8002"]
 REPOSITORY = Path(__file__).parents[2]
-
-
-def free_port() -> int:
-    with socket.socket() as probe:
-        probe.bind(("127.0.0.1", 0))
-        return int(probe.getsockname()[1])
 
 
 @contextmanager

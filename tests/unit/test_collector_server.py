@@ -19,6 +19,7 @@ from collector.recordings.messages import RecordingRequest
 from collector.recordings.refused import RefusedPolls
 from collector.server import Collector
 from vime_otel.data.errors import UsageError, VimeOtelError
+from vime_otel.demo.ports import free_port, is_free
 
 TOKEN = "a token of these tests"
 EXPORT = "/opentelemetry.proto.collector.trace.v1.TraceService/Export"
@@ -63,14 +64,12 @@ def test_stopping_twice_or_unstarted_is_fine(tmp_path: Path) -> None:
 def test_a_port_in_use_is_told_and_the_other_listener_closed(tmp_path: Path, which: str, option: str) -> None:
     with socket.create_server(("127.0.0.1", 0)) as taken:
         other = "grpc_port" if which == "http_port" else "http_port"
-        with socket.create_server(("127.0.0.1", 0)) as free:
-            free_port = free.getsockname()[1]
+        free = free_port()
         with pytest.raises(VimeOtelError) as told:
-            start_and_stop(runs_root=tmp_path, **{which: taken.getsockname()[1], other: free_port})
+            start_and_stop(runs_root=tmp_path, **{which: taken.getsockname()[1], other: free})
         assert "Address already in use" in str(told.value)
         assert f"{option} HOST:PORT" in str(told.value)
-        with socket.create_server(("127.0.0.1", free_port)):
-            pass
+        assert is_free(free)
 
 
 @pytest.mark.parametrize("host", ["256.1.1.1", "no.such.host.invalid"])

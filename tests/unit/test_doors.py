@@ -15,7 +15,7 @@ import requests
 from fake_port import FakePort, step
 from running_collector import ControlClient, config, running, until
 
-from vime_otel.demo.processes import free_ports
+from vime_otel.demo.ports import free_port
 from vime_otel.recorder.collector_door import CollectorDoor
 from vime_otel.recorder.engine import EngineRecorder
 from vime_otel.recorder.file_door import FileDoor
@@ -135,7 +135,7 @@ def test_when_the_collector_dies_the_window_is_given_up(
 def test_what_a_killed_collector_began_is_ended_by_the_next_one_where_that_has_other_runs(
     recorder: EngineRecorder, open_door: Callable[..., CollectorDoor], tmp_path: Path
 ) -> None:
-    (port,) = free_ports(1)
+    port = free_port()
     url = f"http://127.0.0.1:{port}"
     command = [sys.executable, "-m", "vime_otel", "serve", "--http", f"127.0.0.1:{port}", "--grpc", "127.0.0.1:0"]
     with subprocess.Popen([*command, "--out", str(tmp_path)], stdout=subprocess.DEVNULL) as killed:

@@ -37,7 +37,7 @@ from vime_otel.data import otlp, settings
 from vime_otel.data.errors import Unavailable, UsageError
 from vime_otel.data.journal import LOGS, TRACES, JournalWriter
 from vime_otel.data.rundir import JOURNAL_FILE
-from vime_otel.demo.processes import free_ports
+from vime_otel.demo.ports import free_port
 
 RECORDING = "94f40cd57b85b001"
 ENGINE = "00000000000000a1"
@@ -105,7 +105,7 @@ def test_a_growing_journal_is_followed_and_every_span_arrives_once(tmp_path: Pat
 
 
 def test_an_outage_and_restarts_lose_nothing_and_send_nothing_twice(tmp_path: Path) -> None:
-    (port,) = free_ports(1)
+    port = free_port()
     endpoint = parse_endpoint(f"http://127.0.0.1:{port}")
     run = tmp_path / "run"
     sinks = []
@@ -144,7 +144,7 @@ def test_other_runs_stay_and_of_one_that_is_opened_again_goes_what_is_added(tmp_
 
 
 def test_each_endpoint_has_a_cursor_of_its_own(tmp_path: Path) -> None:
-    (port,) = free_ports(1)
+    port = free_port()
     away = parse_endpoint(f"http://127.0.0.1:{port}")
     with OtlpSink() as sink, forwarding(tmp_path, parse_endpoint(sink.endpoint)), forwarding(tmp_path, away):
         write_steps(tmp_path / "run", 0, 3)
@@ -315,7 +315,7 @@ def test_what_was_written_a_moment_ago_may_still_be_taken_back(tmp_path: Path) -
 
 
 def test_a_run_that_is_removed_meanwhile_stops_nothing(tmp_path: Path) -> None:
-    (port,) = free_ports(1)
+    port = free_port()
     with forwarding(tmp_path, parse_endpoint(f"http://127.0.0.1:{port}"), names=("a", "b")) as forwarder:
         write_steps(tmp_path / "a", 0, 1)
         until(lambda: forwarder.trouble)

@@ -12,12 +12,13 @@ import requests
 from otlp_sink import OtlpSink
 from running_collector import ControlClient, config, running, until
 from simulated_recorder import Behaviour, SimulatedRecorder, make_step
-from test_collector_cli import ENGINES, collect_args, command, free_port, run, workers_args
+from test_collector_cli import ENGINES, collect_args, command, run, workers_args
 
 from vime_otel.cli.main import main
 from vime_otel.data.errors import UsageError
 from vime_otel.data.rundir import RunDirectory, list_runs
 from vime_otel.data.trace_link import parse_trace_link
+from vime_otel.demo.ports import free_port
 
 WORKER = "http://127.0.0.1:8001"
 LINK = "http://127.0.0.1:16686/trace/{trace_id}"

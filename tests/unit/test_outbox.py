@@ -35,7 +35,7 @@ from vime_otel.data.otlp import CLOSING_EVENT, STEP_EVENT, plain_value
 from vime_otel.data.recording import sum_rank
 from vime_otel.data.rolling import rolling_id
 from vime_otel.data.rundir import list_runs
-from vime_otel.demo.processes import free_ports
+from vime_otel.demo.ports import free_port
 from vime_otel.recorder.assemble import assemble
 from vime_otel.recorder.collector_door import CollectorDoor
 from vime_otel.recorder.delivery import Delivery
@@ -373,7 +373,7 @@ def export_beside(exporter: Exporter, made: Window, destination: Destination) ->
 def test_with_the_collector_away_an_engines_window_waits_on_disk_and_the_next_engine_sends_it(
     exporter: Exporter, tmp_path: Path
 ) -> None:
-    (port,) = free_ports(1)
+    port = free_port()
     url = f"http://127.0.0.1:{port}"
     made = window(3, 20)
     thread, answers = export_beside(exporter, made, Destination(ENGINE, str(tmp_path), url, TOKEN, patience=60))
@@ -435,7 +435,7 @@ def test_without_a_directory_it_waits_in_the_exporters_memory(exporter: Exporter
 def test_spans_for_an_otlp_endpoint_that_is_away_wait_while_the_files_are_there(
     exporter: Exporter, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
 ) -> None:
-    (port,) = free_ports(1)
+    port = free_port()
     monkeypatch.setenv("OTEL_EXPORTER_OTLP_ENDPOINT", f"http://127.0.0.1:{port}")
     monkeypatch.setenv("OTEL_EXPORTER_OTLP_TIMEOUT", "1")
     (tmp_path / ".engines").mkdir()
@@ -456,7 +456,7 @@ def test_in_a_long_outage_no_window_makes_the_engine_wait_and_the_bound_holds(
     exporter: Exporter, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
 ) -> None:
     monkeypatch.setenv(settings.OUTBOX_MIB.name, "1")
-    (port,) = free_ports(1)
+    port = free_port()
     destination = Destination(ENGINE, str(tmp_path), f"http://127.0.0.1:{port}")
     made = [replace(w := window(12, 1000), command=replace(w.command, recording=name * 16)) for name in "ab"]
     for each in made:
@@ -483,7 +483,7 @@ def test_sampled_steps_of_an_outage_arrive_in_the_days_run_after_the_engines_res
     pieces = [replace(window(5, 20), command=order, first_index=first) for first in (0, 5)]
     for piece in pieces:
         piece.steps = [replace(step, index=step.index + piece.first_index) for step in piece.steps]
-    (port,) = free_ports(1)
+    port = free_port()
     away = Destination(ENGINE, str(tmp_path / "dir"), f"http://127.0.0.1:{port}")
     for piece in pieces:
         assert "waits in" in str(exporter.export(piece, away))
@@ -517,7 +517,7 @@ def is_serving(url: str) -> bool:
 def test_a_recording_whose_collector_was_killed_is_whole_once_one_is_back(
     recorder: EngineRecorder, tmp_path: Path
 ) -> None:
-    (port,) = free_ports(1)
+    port = free_port()
     url = f"http://127.0.0.1:{port}"
     command = [sys.executable, "-m", "vime_otel", "serve", "--http", f"127.0.0.1:{port}", "--grpc", "127.0.0.1:0"]
     door = CollectorDoor(recorder, url, "")
@@ -556,5 +556,5 @@ def test_the_collector_hears_of_an_engine_that_is_gone_while_its_window_is_sent(
         with StandIn(made, collector.url, TOKEN):
             (found,) = until(control.recorders)
         assert (found["engine"], found["phase"], found["api_ports"]) == (ENGINE, "exporting", [])
-    with StandIn(made, f"http://127.0.0.1:{free_ports(1)[0]}", TOKEN):
+    with StandIn(made, f"http://127.0.0.1:{free_port()}", TOKEN):
         pass

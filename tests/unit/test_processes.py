@@ -11,7 +11,7 @@ import pytest
 
 from vime_otel.data.errors import VimeOtelError
 from vime_otel.demo import stack as stack_module
-from vime_otel.demo.processes import LoggedProcess, free_ports, is_free, stop_all
+from vime_otel.demo.processes import LoggedProcess, stop_all
 from vime_otel.demo.stack import EngineStack
 
 STUBBORN = """
@@ -43,12 +43,6 @@ def test_stopping_what_has_ended_is_harmless(tmp_path: Path) -> None:
     process.reap()
     stop_all([process])
     stop_all([])
-
-
-def test_free_ports_are_different_and_free() -> None:
-    ports = free_ports(20)
-    assert len(set(ports)) == 20
-    assert all(is_free(port) for port in ports)
 
 
 def test_a_failed_start_names_the_log_and_its_end(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:

@@ -44,7 +44,7 @@ def demo(runs: str | None, port: int, exit_at_end: bool) -> int:
 
     Takes about a minute, two CPU cores and 8 GB of memory. Logs and the model go to ./.demo.
     """
-    from ..demo.processes import free_ports, is_free
+    from ..demo.ports import free_port, is_free
     from ..demo.stack import EngineStack
     from ..demo.viewing import wait_for_viewer
 
@@ -54,7 +54,7 @@ def demo(runs: str | None, port: int, exit_at_end: bool) -> int:
             f"the demo needs {', '.join(missing)} in this environment; `make demo` in a clone installs all of it"
         )
     root = runs_root(runs)
-    http_port = free_ports(1)[0]
+    http_port = free_port()
     env = {settings.COLLECTOR.name: f"http://127.0.0.1:{http_port}"}
     with EngineStack(_FILES, env=env, say=click.echo) as stack:
         asyncio.run(_warm_up(stack.worker_urls))

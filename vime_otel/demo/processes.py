@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import os
-import socket
 import subprocess
 from collections.abc import Mapping, Sequence
 from pathlib import Path
@@ -12,27 +11,6 @@ import psutil
 
 _TERMINATE_S = 15.0
 _LOG_TAIL_LINES = 15
-
-
-def free_ports(count: int) -> list[int]:
-    """`count` different TCP ports that are free on 127.0.0.1 now."""
-    sockets = [socket.socket() for _ in range(count)]
-    try:
-        for each in sockets:
-            each.bind(("127.0.0.1", 0))
-        return [int(each.getsockname()[1]) for each in sockets]
-    finally:
-        for each in sockets:
-            each.close()
-
-
-def is_free(port: int) -> bool:
-    """Whether a server can listen on this TCP port of 127.0.0.1 now."""
-    try:
-        with socket.create_server(("127.0.0.1", port)):
-            return True
-    except OSError:
-        return False
 
 
 class LoggedProcess:

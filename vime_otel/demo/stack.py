@@ -11,7 +11,8 @@ from collections.abc import Callable, Mapping, Sequence
 from pathlib import Path
 
 from ..data.errors import VimeOtelError
-from .processes import LoggedProcess, free_ports, stop_all
+from .ports import free_port
+from .processes import LoggedProcess, stop_all
 from .tiny_model import write_tiny_model
 
 _POLL_S = 0.5
@@ -77,7 +78,7 @@ class EngineStack:
     def _start(self) -> None:
         self.directory.mkdir(parents=True, exist_ok=True)
         model = self.model or write_tiny_model(self.directory / "model")
-        *ports, router_port, metrics_port = free_ports(self._count + 2)
+        *ports, router_port, metrics_port = (free_port() for _ in range(self._count + 2))
         self.worker_urls = [f"http://127.0.0.1:{port}" for port in ports]
         self._say(f"starting {self._count} vLLM engines on the CPU (logs in {self.directory})")
         for number, port in enumerate(ports):
