@@ -1,8 +1,9 @@
-"""TP=2 with faults planted in the recorder itself: the engine must not notice.
+"""TP=2 with a fault planted in the recorder itself: the engine must not notice.
 
-Usage: faults.py MODEL DIRECTORY RESULT
+Usage: VIME_TEST_FAULT=wrapper|arm|take faults.py MODEL DIRECTORY RESULT
 """
 
+import os
 import sys
 import time
 from pathlib import Path
@@ -10,6 +11,8 @@ from typing import Any
 
 from common import PROMPTS, arm, generate, left_behind, make_llm, rank_of, report, wait_for_end
 from planting import plant_in_arm, plant_in_take, plant_in_wrapper, pull_out
+
+PLANTS = {"wrapper": plant_in_wrapper, "arm": plant_in_arm, "take": plant_in_take}
 
 
 def main() -> None:
@@ -28,23 +31,20 @@ def main() -> None:
                 generations += 1
                 different += generate(llm, prompt, 12) != baseline
                 time.sleep(0.25)
-            # Workers that were at work a second ago spin on both cores; the exporter needs one, too.
-            quiet_until = time.monotonic() + 20
+            # Either steps are missing, or the exporter is at work: it needs a core, on which workers spin for a second.
+            quiet_until = time.monotonic() + 4
             while (directory / "start").exists() and time.monotonic() < quiet_until:
                 time.sleep(0.05)
         return {"header": wait_for_end(directory), "generations": generations, "different": different}
 
-    results: dict[str, Any] = {"whole": record()}
-    for name, plant in {"wrapper": plant_in_wrapper, "arm": plant_in_arm, "take": plant_in_take}.items():
-        llm.collective_rpc(plant)
-        outcome = record()
-        llm.collective_rpc(pull_out)
-        # Ten times: an answer left in the queue would surface in one of the next calls.
-        outcome["ranks"] = [llm.collective_rpc(rank_of) for _ in range(10)]
-        outcome["left_behind"] = llm.collective_rpc(left_behind)
-        results[name] = outcome
-    results["after"] = record()
-    report(results)
+    before = record()
+    llm.collective_rpc(PLANTS[os.environ["VIME_TEST_FAULT"]])
+    faulty = record()
+    llm.collective_rpc(pull_out)
+    # Ten times: an answer left in the queue would surface in one of the next calls.
+    ranks = [llm.collective_rpc(rank_of) for _ in range(10)]
+    left = llm.collective_rpc(left_behind)
+    report({"before": before, "with": faulty, "after": record(), "ranks": ranks, "left_behind": left})
 
 
 if __name__ == "__main__":
