@@ -11,6 +11,7 @@ import struct
 from collections.abc import Iterable, Iterator, Sequence
 from dataclasses import dataclass, field
 from functools import lru_cache
+from operator import itemgetter
 from typing import Any
 
 from google.protobuf import descriptor_pb2, descriptor_pool, message_factory
@@ -25,6 +26,8 @@ _ATTRIBUTE = b"\n\x0a" + STACK.encode() + b"\x12"
 
 _TRACE_BYTES = 20
 """Trace id (field 1, 16 bytes) and the tag and length of the span id (field 2, 8 bytes)."""
+
+_span_id_of = itemgetter(slice(_TRACE_BYTES, _TRACE_BYTES + 8))
 
 _NAME_AT, _NAME = 28, struct.Struct("<H8xBB")
 """Behind the ids: the parent's id (field 4), the tag and length of the name (field 5)."""
@@ -66,13 +69,13 @@ def span_bytes(payload: bytes) -> Iterator[list[Sequence[bytes]]]:
         yield [scope.spans for scope in resource.scope_spans]
 
 
-def span_ids(spans: Sequence[Any], encoded: Sequence[bytes]) -> dict[bytes, list[bytes]]:
+def span_ids(spans: Sequence[Any], encoded: Iterable[bytes]) -> dict[bytes, list[bytes]]:
     """The span ids of a scope by trace id; `encoded` are the same spans' bytes."""
-    head = encoded[0][:_TRACE_BYTES] if encoded else b""
-    if _is_head(head):  # mostly all spans are of one trace
-        ids = [content[_TRACE_BYTES:_NAME_AT] for content in encoded if content.startswith(head)]
-        if len(ids) == len(encoded):
-            return {_trace_of(head): ids}
+    contents = list(encoded)
+    head = contents[0][:_TRACE_BYTES] if contents else b""
+    # Mostly all spans are of one trace. What the least and the greatest begin with, all in between begin with.
+    if _is_head(head) and min(contents).startswith(head) and max(contents).startswith(head):
+        return {_trace_of(head): list(map(_span_id_of, contents))}
     found: dict[bytes, list[bytes]] = {}
     for span in spans:
         found.setdefault(span.trace_id, []).append(span.span_id)
