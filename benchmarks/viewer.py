@@ -31,7 +31,7 @@ from vime_otel.data.folded import Folded
 from vime_otel.data.imported import write_imported
 from vime_otel.data.profile import Profile
 from vime_otel.data.recording import ENGINE_PART, Recording, StepRow, StepTotals
-from vime_otel.data.rundir import write_run
+from vime_otel.data.write_run import write_run
 
 if TYPE_CHECKING:
     from playwright.sync_api import Browser, Page

@@ -10,9 +10,11 @@ from dataclasses import dataclass
 from datetime import timedelta
 from pathlib import Path
 
-from vime_otel.data import rundir
 from vime_otel.data.days import utc_today
 from vime_otel.data.errors import VimeOtelError
+from vime_otel.data.find_runs import list_runs
+from vime_otel.data.run_files import HEADER_FILE, JOURNAL_FILE, OPEN_FILE, TORCH_DIR, TOTALS_FILE
+from vime_otel.data.rundir import RunDirectory
 
 _log = logging.getLogger(__name__)
 
@@ -22,7 +24,7 @@ KEEP_FILE = "keep"
 LOOK_SECONDS = 15.0
 _REMOVED_PREFIX = ".removed-"
 _BLOCK_BYTES = 512
-_RUN_FILES = (rundir.HEADER_FILE, rundir.OPEN_FILE, rundir.JOURNAL_FILE, rundir.TOTALS_FILE, rundir.TORCH_DIR)
+_RUN_FILES = (HEADER_FILE, OPEN_FILE, JOURNAL_FILE, TOTALS_FILE, TORCH_DIR)
 
 
 @dataclass
@@ -95,8 +97,8 @@ class DiskLimit:
 
 def removable(runs_root: Path) -> Iterator[Path]:
     """The runs that may go, oldest first: those that are over and not kept."""
-    for run in sorted(rundir.list_runs(runs_root), key=_created):
-        stays = (run.path / KEEP_FILE).exists() or (run.path / rundir.OPEN_FILE).exists() or _goes_on(run)
+    for run in sorted(list_runs(runs_root), key=_created):
+        stays = (run.path / KEEP_FILE).exists() or (run.path / OPEN_FILE).exists() or _goes_on(run)
         if not stays and not run.path.is_symlink():
             yield run.path
 
@@ -115,7 +117,7 @@ def size_of(path: Path) -> int:
         return 0
 
 
-def _created(run: rundir.RunDirectory) -> tuple[str, str]:
+def _created(run: RunDirectory) -> tuple[str, str]:
     """Names begin with the time; a folder that somebody renamed has it in its header."""
     try:
         return str(run.header.get("created", "")), run.path.name
@@ -123,7 +125,7 @@ def _created(run: rundir.RunDirectory) -> tuple[str, str]:
         return "", run.path.name
 
 
-def _goes_on(run: rundir.RunDirectory) -> bool:
+def _goes_on(run: RunDirectory) -> bool:
     """Whether more may come, as into the runs of today and yesterday (clocks differ). A damaged run is over."""
     try:
         endless = "complete" in run.header and run.header["complete"] is None

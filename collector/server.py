@@ -14,7 +14,7 @@ from aiohttp import web
 
 from vime_otel.data import settings
 from vime_otel.data.errors import UsageError, VimeOtelError
-from vime_otel.data.rundir import check_writable
+from vime_otel.data.write_run import check_writable
 
 from . import control, health
 from .addresses import is_loopback

@@ -13,7 +13,7 @@ from typing import Any
 
 from vime_otel.data.folded import inclusive
 from vime_otel.data.recording import ENGINE_PART, Recording, StepRow, StepTotals
-from vime_otel.data.rundir import new_run_name, write_run
+from vime_otel.data.write_run import new_run_name, write_run
 
 RECORDING_ID = "5eed0123456789ab"
 ENGINES = ("0a1b2c3d4e5f6071", "f1e2d3c4b5a69788")

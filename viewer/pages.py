@@ -7,7 +7,7 @@ from flask.typing import ResponseReturnValue
 
 from vime_otel.data.errors import VimeOtelError
 from vime_otel.data.perfetto import perfetto_trace
-from vime_otel.data.rundir import JOURNAL_FILE
+from vime_otel.data.run_files import JOURNAL_FILE
 from vime_otel.data.trace_link import trace_link_of
 
 from . import describe, live_view

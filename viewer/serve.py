@@ -18,7 +18,7 @@ from vime_otel.data import settings
 from vime_otel.data.errors import VimeOtelError
 from vime_otel.data.imported import write_imported
 from vime_otel.data.profile_file import read_profile
-from vime_otel.data.rundir import HEADER_FILE
+from vime_otel.data.run_files import HEADER_FILE
 
 from .access import QUERY
 from .app import Config, create_app

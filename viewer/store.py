@@ -8,7 +8,9 @@ from collections.abc import Iterator, Sequence
 from pathlib import Path
 
 from vime_otel.data.errors import VimeOtelError
-from vime_otel.data.rundir import HEADER_FILE, TORCH_DIR, RunDirectory, ambiguous, list_runs, matching
+from vime_otel.data.find_runs import ambiguous, list_runs, matching
+from vime_otel.data.run_files import HEADER_FILE, TORCH_DIR
+from vime_otel.data.rundir import RunDirectory
 
 _KEPT = 16
 """Runs that are kept read."""

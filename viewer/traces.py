@@ -7,7 +7,8 @@ from typing import Annotated, TypedDict
 
 import msgspec
 
-from vime_otel.data.rundir import JOURNAL_FILE, MANIFEST_FILE, TORCH_DIR, RunDirectory
+from vime_otel.data.run_files import JOURNAL_FILE, MANIFEST_FILE, TORCH_DIR
+from vime_otel.data.rundir import RunDirectory
 
 from .store import Store, torch_name
 

@@ -8,9 +8,9 @@ from pathlib import Path
 from flask import Blueprint, Response, abort, jsonify, make_response, request, url_for
 
 from vime_otel.data.errors import VimeOtelError
+from vime_otel.data.find_runs import list_runs
 from vime_otel.data.imported import write_imported
 from vime_otel.data.profile_file import read_profile
-from vime_otel.data.rundir import list_runs
 
 MAX_BYTES = 64 * 1024 * 1024
 """Of a file, as it comes and after decompression."""

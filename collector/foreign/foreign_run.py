@@ -13,9 +13,11 @@ from typing import Any
 
 import orjson
 
-from vime_otel.data import folded, rundir
+from vime_otel.data import folded
 from vime_otel.data.journal import TRACES, JournalReader
+from vime_otel.data.run_files import FORMAT, HEADER_FILE, JOURNAL_FILE, STEPS_FILE
 from vime_otel.data.summary import counted
+from vime_otel.data.write_run import new_run_name, write_atomically
 
 from ..journal.commits import GroupCommit
 from ..journal.intake import JournaledTaker, Part
@@ -46,18 +48,18 @@ class ForeignRun(JournaledTaker):
         self.day = day
         self.id = foreign_id(service, day)
         midnight = datetime(day.year, day.month, day.day, tzinfo=timezone.utc)
-        self.directory = runs_root / rundir.new_run_name(self.id, service, midnight)
+        self.directory = runs_root / new_run_name(self.id, service, midnight)
         self.directory.mkdir(parents=True, exist_ok=True)
         self.changed = True
         self.torn_bytes = 0
         self.earlier: ForeignRun | None = None
         """The service's run of the day before: what comes again at midnight was counted there."""
         self._version = version
-        self._lock = _locked(self.directory / rundir.JOURNAL_FILE)
+        self._lock = _locked(self.directory / JOURNAL_FILE)
         try:
             journal, self.sums = self._restored(commits)
             if not (self.directory / STATE_FILE).exists():  # it tells whose the journal is
-                rundir.write_atomically(self.directory / STATE_FILE, encode(SavedState(service, day)))
+                write_atomically(self.directory / STATE_FILE, encode(SavedState(service, day)))
         except BaseException:
             os.close(self._lock)
             raise
@@ -86,7 +88,7 @@ class ForeignRun(JournaledTaker):
     def removed(self) -> bool:
         """Whether somebody removed its journal: what comes can't be kept in it any more."""
         try:
-            return not os.path.samestat(os.fstat(self._lock), os.stat(self.directory / rundir.JOURNAL_FILE))
+            return not os.path.samestat(os.fstat(self._lock), os.stat(self.directory / JOURNAL_FILE))
         except FileNotFoundError:
             return True
 
@@ -103,12 +105,12 @@ class ForeignRun(JournaledTaker):
         if sums.calls:
             values = {"folded": {stack: (ns + 500) // 1000 for stack, ns in sums.self_ns.items()}, "calls": sums.calls}
             for suffix, column in values.items():
-                rundir.write_atomically(self.directory / f"{KIND}.{suffix}", folded.dumps(column).encode())
+                write_atomically(self.directory / f"{KIND}.{suffix}", folded.dumps(column).encode())
             steps: dict[str, Any] = {"steps": {KIND: sums.traces}, "decode_tokens": None, "rows": []}
-            rundir.write_atomically(self.directory / rundir.STEPS_FILE, orjson.dumps(steps))
+            write_atomically(self.directory / STEPS_FILE, orjson.dumps(steps))
             header = orjson.dumps(self._header(state, sums), option=orjson.OPT_INDENT_2)
-            rundir.write_atomically(self.directory / rundir.HEADER_FILE, header)
-        rundir.write_atomically(self.directory / STATE_FILE, saved)
+            write_atomically(self.directory / HEADER_FILE, header)
+        write_atomically(self.directory / STATE_FILE, saved)
 
     async def close(self) -> None:
         """Wait for what is on its way, and let go of the files. Raises OSError."""
@@ -118,7 +120,7 @@ class ForeignRun(JournaledTaker):
             os.close(self._lock)
 
     def _restored(self, commits: GroupCommit) -> tuple[RequestJournal, ForeignSums]:
-        path = self.directory / rundir.JOURNAL_FILE
+        path = self.directory / JOURNAL_FILE
         saved = self._read_state(path.stat().st_size)
         sums, known = ForeignSums(saved.state), KnownRequests(saved.known)
         reader = JournalReader(path, saved.offset)
@@ -148,7 +150,7 @@ class ForeignRun(JournaledTaker):
         if state.malformed:
             tally.dropped[MALFORMED] = state.malformed
         return {
-            "format": rundir.FORMAT,
+            "format": FORMAT,
             "id": self.id,
             "label": self.service,
             "complete": None,

@@ -11,7 +11,7 @@ from typing import Any
 
 from vime_otel.data.days import utc_today
 from vime_otel.data.errors import VimeOtelError
-from vime_otel.data.rundir import JOURNAL_FILE
+from vime_otel.data.run_files import JOURNAL_FILE
 
 from ..counts import Counts
 from ..faults import log_fault

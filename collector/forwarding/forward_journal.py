@@ -11,9 +11,10 @@ import msgspec
 from opentelemetry.proto.collector.trace.v1.trace_service_pb2 import ExportTraceServiceRequest
 from opentelemetry.proto.trace.v1.trace_pb2 import ResourceSpans
 
-from vime_otel.data import rundir
 from vime_otel.data.journal import TRACES, JournalReader
 from vime_otel.data.otlp import MAX_PAYLOAD_BYTES
+from vime_otel.data.run_files import JOURNAL_FILE
+from vime_otel.data.write_run import write_atomically
 
 from .endpoint import Refused, Sender
 from .selection import Choice, Selection, count_spans
@@ -35,7 +36,7 @@ class Cursor:
 
 
 def cursor_name(url: str) -> str:
-    """The name of an endpoint's cursor in a run; one of `rundir.CURSOR_FILES`."""
+    """The name of an endpoint's cursor in a run; one of `run_files.CURSOR_FILES`."""
     return f"forward-{hashlib.sha256(url.encode()).hexdigest()[:8]}.json"
 
 
@@ -50,7 +51,7 @@ def read_cursor(run: Path, url: str) -> Cursor | None:
 
 def write_cursor(run: Path, cursor: Cursor) -> None:
     """Write it whole. Raises OSError."""
-    rundir.write_atomically(run / cursor_name(cursor.to), msgspec.json.encode(asdict(cursor)))
+    write_atomically(run / cursor_name(cursor.to), msgspec.json.encode(asdict(cursor)))
 
 
 @dataclass(frozen=True)
@@ -82,7 +83,7 @@ class ForwardedJournal:
     def __init__(self, run: Path, choice: Choice, cursor: Cursor) -> None:
         self.run = run
         self.cursor = cursor
-        self._journal = run / rundir.JOURNAL_FILE
+        self._journal = run / JOURNAL_FILE
         self._choice = choice
         self._selection: Selection | None = None
         self._coming: Iterator[Batch] = iter(())

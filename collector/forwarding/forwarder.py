@@ -14,8 +14,8 @@ from collections import OrderedDict
 from dataclasses import dataclass
 from pathlib import Path
 
-from vime_otel.data import rundir
 from vime_otel.data.errors import Unavailable, VimeOtelError
+from vime_otel.data.run_files import JOURNAL_FILE
 
 from ..faults import log_fault
 from .endpoint import Endpoint, Later, Sender
@@ -71,7 +71,7 @@ class Forwarder:
 
     def take_up(self, run: Path) -> None:
         """Forward a run that begins, or what is added to it from now on. From any thread."""
-        journal, url = run / rundir.JOURNAL_FILE, self.endpoint.url
+        journal, url = run / JOURNAL_FILE, self.endpoint.url
         if read_cursor(run, url) is None:
             try:
                 write_cursor(run, Cursor(url, journal.stat().st_size if journal.exists() else 0))

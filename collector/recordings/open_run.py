@@ -17,7 +17,7 @@ from pathlib import Path
 
 import msgspec
 
-from vime_otel.data.rundir import HEADER_FILE, OPEN_FILE
+from vime_otel.data.run_files import HEADER_FILE, OPEN_FILE
 
 from ..journal.commits import sync_directory
 from .messages import Introduction, RecordingRequest

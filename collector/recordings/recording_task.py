@@ -14,9 +14,9 @@ from datetime import datetime, timezone
 from pathlib import Path
 from typing import Any
 
-from vime_otel.data import rundir
 from vime_otel.data.errors import VimeOtelError
 from vime_otel.data.summary import counted
+from vime_otel.data.write_run import new_run_name
 
 from ..faults import log_fault
 from ..journal.intake import Intake
@@ -96,7 +96,7 @@ class RecordingTask:
         self._stopped: str | None = None
         self._created = created or datetime.now(timezone.utc)
         self._last_news = time.monotonic()
-        name = rundir.new_run_name(self.id, request.label, self._created)
+        name = new_run_name(self.id, request.label, self._created)
         self._folder = RunFolder(surroundings.runs_root / name, self.id, surroundings.intake, self._news)
 
     @classmethod

@@ -14,9 +14,10 @@ from typing import Any
 
 import orjson
 
-from vime_otel.data import rundir
 from vime_otel.data.recording import ENGINE_PART, Recording, StepRow, StepTotals
 from vime_otel.data.rolling import rolling_id
+from vime_otel.data.run_files import TOTALS_FILE
+from vime_otel.data.write_run import create_totals, insert_totals, new_run_name, write_sums
 
 from ..totals.records import Closing, Malformed, Other, StepEvent, read_records
 from ..totals.tally import MALFORMED, NOT_KEPT, Tally
@@ -42,17 +43,17 @@ class RollingRecording:
         self.day = day
         self.id = rolling_id(day)
         midnight = datetime(day.year, day.month, day.day, tzinfo=timezone.utc)
-        self.directory = runs_root / rundir.new_run_name(self.id, "rolling", midnight)
+        self.directory = runs_root / new_run_name(self.id, "rolling", midnight)
         self._version = version
         self._changed = False
         self.broken = False
         """Whether its file was lost; it has to be opened anew."""
         self.directory.mkdir(parents=True, exist_ok=True)
         try:
-            self._connection = sqlite3.connect(self.directory / rundir.TOTALS_FILE, check_same_thread=False)
+            self._connection = sqlite3.connect(self.directory / TOTALS_FILE, check_same_thread=False)
             self._stack_ids = self._open()
         except sqlite3.Error as error:
-            raise OSError(f"{self.directory / rundir.TOTALS_FILE}: {error}") from error
+            raise OSError(f"{self.directory / TOTALS_FILE}: {error}") from error
 
     def add(self, request: Any) -> Tally:
         """Write the totals of a request of log records, each step once. Raises OSError."""
@@ -62,7 +63,7 @@ class RollingRecording:
                 kept = self._store(events, closings)
         except (sqlite3.Error, OverflowError) as error:
             self.broken = True
-            raise OSError(f"{self.directory / rundir.TOTALS_FILE}: {error}") from error
+            raise OSError(f"{self.directory / TOTALS_FILE}: {error}") from error
         self._changed = True
         tally.kept = kept + len(closings)
         tally.duplicate = len(events) - kept
@@ -73,9 +74,9 @@ class RollingRecording:
         if not self._changed:
             return
         try:
-            rundir.write_sums(self.directory, self._recording(over))
+            write_sums(self.directory, self._recording(over))
         except sqlite3.Error as error:
-            raise OSError(f"{self.directory / rundir.TOTALS_FILE}: {error}") from error
+            raise OSError(f"{self.directory / TOTALS_FILE}: {error}") from error
         self._changed = False
 
     def close(self) -> None:
@@ -88,7 +89,7 @@ class RollingRecording:
         if not self._connection.execute("SELECT 1 FROM sqlite_master WHERE name = 'sums'").fetchone():
             with self._connection:
                 self._connection.execute("BEGIN")  # by itself each table would be committed alone
-                rundir.create_totals(self._connection)
+                create_totals(self._connection)
                 self._connection.execute(_SUMS)
                 self._connection.execute(
                     "CREATE TABLE rows (engine TEXT, step INTEGER, kind TEXT, start INTEGER, content TEXT,"
@@ -105,7 +106,7 @@ class RollingRecording:
         known, kept = len(self._stack_ids), 0
         added: dict[tuple[str, str, int, str, int], list[int]] = {}
         for part in (event.read.totals for event in events):
-            if rundir.insert_totals(self._connection, part, self._stack_ids):
+            if insert_totals(self._connection, part, self._stack_ids):
                 kept += 1
                 for stack, inclusive_ns, calls in zip(part.stacks, part.inclusive_ns, part.calls, strict=True):
                     key = (part.engine, part.rank, part.stage, part.kind, self._stack_ids[stack])

@@ -11,10 +11,11 @@ from typing import Any
 
 import orjson
 
-from vime_otel.data import rundir
 from vime_otel.data.journal import JournalReader
 from vime_otel.data.live import PROGRESS_FILE
 from vime_otel.data.recording import Recording
+from vime_otel.data.run_files import CURSOR_FILES, JOURNAL_FILE
+from vime_otel.data.write_run import write_atomically, write_run
 
 from ..journal.intake import Intake, OpenRecording
 from ..journal.replay import restore, totals_of
@@ -44,7 +45,7 @@ class RunFolder:
     @property
     def journal(self) -> Path:
         """Where the journal is, or will be."""
-        return self.directory / rundir.JOURNAL_FILE
+        return self.directory / JOURNAL_FILE
 
     def begin(self, content: OpenRun) -> None:
         """Make it, and take data from the engines in `content` from now on. Raises OSError."""
@@ -78,7 +79,7 @@ class RunFolder:
         while True:
             with contextlib.suppress(OSError):
                 content = orjson.dumps(progress())
-                await asyncio.to_thread(rundir.write_atomically, self.directory / PROGRESS_FILE, content)
+                await asyncio.to_thread(write_atomically, self.directory / PROGRESS_FILE, content)
             await asyncio.sleep(_PROGRESS_SECONDS)
 
     async def close(self) -> Checked:
@@ -90,7 +91,7 @@ class RunFolder:
 
     def write(self, recording: Recording) -> None:
         """Write the run; the recording is over then. On any thread. Raises OSError."""
-        rundir.write_run(self.directory, recording, totals_of(self.journal))
+        write_run(self.directory, recording, totals_of(self.journal))
         (self.directory / PROGRESS_FILE).unlink(missing_ok=True)
         if self._marker:
             self._marker.remove()
@@ -100,7 +101,7 @@ class RunFolder:
         with contextlib.suppress(OSError):
             if self._marker:
                 self._marker.remove()
-            for path in (self.journal, self.directory / PROGRESS_FILE, *self.directory.glob(rundir.CURSOR_FILES)):
+            for path in (self.journal, self.directory / PROGRESS_FILE, *self.directory.glob(CURSOR_FILES)):
                 path.unlink(missing_ok=True)
             self.directory.rmdir()
 

@@ -13,7 +13,8 @@ from typing import Any
 
 import orjson
 
-from vime_otel.data.rundir import MANIFEST_FILE, TORCH_DIR, write_atomically
+from vime_otel.data.run_files import MANIFEST_FILE, TORCH_DIR
+from vime_otel.data.write_run import write_atomically
 
 from ..addresses import host_and_port, shown
 from ..router import Worker

@@ -14,7 +14,7 @@ from scripts import run_script
 from vime_otel.analyze.categories import category_of, is_collective
 from vime_otel.analyze.names import find_traces
 from vime_otel.cli.main import main
-from vime_otel.data.rundir import find_run
+from vime_otel.data.find_runs import find_run
 from vime_otel.demo.tiny_model import write_tiny_model
 
 pytestmark = [pytest.mark.engine, pytest.mark.long]

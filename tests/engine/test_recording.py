@@ -20,7 +20,8 @@ from streaming import arrivals, completion, slope
 
 from vime_otel.cli.main import main
 from vime_otel.data.journal import TRACES, JournalReader
-from vime_otel.data.rundir import JOURNAL_FILE, RunDirectory
+from vime_otel.data.run_files import JOURNAL_FILE
+from vime_otel.data.rundir import RunDirectory
 
 pytestmark = pytest.mark.engine
 

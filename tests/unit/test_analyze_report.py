@@ -23,7 +23,8 @@ from vime_otel.analyze.runs import recording
 from vime_otel.analyze.summary import summarize
 from vime_otel.analyze.thresholds import TABLE, parse
 from vime_otel.cli.main import main
-from vime_otel.data.rundir import RunDirectory, find_run, list_runs
+from vime_otel.data.find_runs import find_run, list_runs
+from vime_otel.data.rundir import RunDirectory
 from vime_otel.data.summary import opening_line
 
 

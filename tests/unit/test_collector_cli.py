@@ -22,7 +22,8 @@ from standins import answer, closed_port_url, serving_in_thread
 
 from vime_otel.cli.main import main
 from vime_otel.data import settings
-from vime_otel.data.rundir import RunDirectory, list_runs
+from vime_otel.data.find_runs import list_runs
+from vime_otel.data.rundir import RunDirectory
 from vime_otel.demo.ports import free_port
 
 ENGINES = ("00000000000000a1", "00000000000000b2")

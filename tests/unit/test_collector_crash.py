@@ -18,7 +18,9 @@ from running_collector import ControlClient, until
 from simulated_recorder import Behaviour, SimulatedRecorder, closing_request, make_step, step_requests
 
 from vime_otel.data import otlp
-from vime_otel.data.rundir import OPEN_FILE, RunDirectory, list_runs
+from vime_otel.data.find_runs import list_runs
+from vime_otel.data.run_files import OPEN_FILE
+from vime_otel.data.rundir import RunDirectory
 
 ENGINE = "00000000000000a1"
 RANKS = 2

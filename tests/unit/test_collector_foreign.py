@@ -33,7 +33,8 @@ from collector.totals.tally import Tally
 from viewer.app import create_app
 from vime_otel.cli.main import main
 from vime_otel.data import otlp
-from vime_otel.data.rundir import RunDirectory, list_runs
+from vime_otel.data.find_runs import list_runs
+from vime_otel.data.rundir import RunDirectory
 
 TODAY = date(2026, 11, 30)
 Tree = dict[bytes, TraceSpan]

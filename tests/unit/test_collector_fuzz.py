@@ -28,8 +28,9 @@ from collector.otlp import otlp_json
 from collector.otlp.signals import KEPT, LOGS, TRACES, Signal
 from collector.totals.sums import Sums
 from vime_otel.data import otlp
+from vime_otel.data.find_runs import list_runs
 from vime_otel.data.journal import JournalReader
-from vime_otel.data.rundir import RunDirectory, list_runs
+from vime_otel.data.rundir import RunDirectory
 
 ENGINE = "00000000000000a1"
 KEPT_CASES: tuple[int, ...] = ()

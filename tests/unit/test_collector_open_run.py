@@ -11,7 +11,7 @@ from simulated_recorder import POLL
 
 from collector.recordings.messages import RecordingRequest, read_poll
 from collector.recordings.open_run import ArmedEngine, Marker, OpenRun, left_behind
-from vime_otel.data.rundir import HEADER_FILE, OPEN_FILE
+from vime_otel.data.run_files import HEADER_FILE, OPEN_FILE
 
 CONTENT = OpenRun(
     "5eed0123456789ab",

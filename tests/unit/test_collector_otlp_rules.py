@@ -41,8 +41,8 @@ from running_collector import QUICK, RunningCollector, config, running, until
 from collector.otlp import limits, otlp_http
 from collector.otlp.signals import LOGS, METRICS, TRACES, Signal
 from vime_otel.data import otlp
+from vime_otel.data.find_runs import list_runs
 from vime_otel.data.journal import JournalReader
-from vime_otel.data.rundir import list_runs
 
 CASES = Path(__file__).parents[3] / "shared" / "cases" / "otlp"
 TOKEN = "a token of these tests"

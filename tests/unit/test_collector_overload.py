@@ -24,7 +24,7 @@ from collector.otlp import limits
 from collector.otlp.limits import Budget, Overloaded
 from collector.otlp.signals import TRACES
 from vime_otel.data import otlp
-from vime_otel.data.rundir import list_runs
+from vime_otel.data.find_runs import list_runs
 
 CLIENTS = 100
 SPANS = 16_000

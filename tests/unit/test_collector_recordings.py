@@ -16,8 +16,9 @@ from standins import answer, closed_port_url, serving_in_thread
 from collector.journal.replay import restore, totals_of
 from collector.journal.request_journal import KnownRequests
 from collector.totals.sums import Sums
+from vime_otel.data.find_runs import list_runs
 from vime_otel.data.journal import JournalReader
-from vime_otel.data.rundir import RunDirectory, list_runs
+from vime_otel.data.rundir import RunDirectory
 
 ENGINES = ("00000000000000a1", "00000000000000b2")
 WORKERS = ["http://127.0.0.1:8001", "http://127.0.0.1:8002"]

@@ -12,11 +12,12 @@ import pytest
 from samples import ENGINES, sample_recording, write_sample
 
 from vime_otel.data.compare import Comparison, compare
+from vime_otel.data.find_runs import find_run
 from vime_otel.data.folded import Folded
 from vime_otel.data.imported import write_imported
 from vime_otel.data.profile import Profile
 from vime_otel.data.recording import ENGINE_PART, Recording, StepRow, StepTotals
-from vime_otel.data.rundir import RunDirectory, find_run
+from vime_otel.data.rundir import RunDirectory
 from vime_otel.data.selection import Selected, Selection
 
 STACKS = {

@@ -15,7 +15,8 @@ from collector import disk
 from collector.disk import DiskLimit, removable, size_of
 from vime_otel.cli.serve import disk_size
 from vime_otel.data.errors import UsageError
-from vime_otel.data.rundir import HEADER_FILE, OPEN_FILE, list_runs
+from vime_otel.data.find_runs import list_runs
+from vime_otel.data.run_files import HEADER_FILE, OPEN_FILE
 
 RUN_BYTES = 100_000
 

@@ -16,11 +16,12 @@ from viewer.view import View
 from vime_otel.cli.main import main
 from vime_otel.data import folded, speedscope, stack_table
 from vime_otel.data.errors import VimeOtelError
+from vime_otel.data.find_runs import find_run
 from vime_otel.data.folded import escape_frame, inclusive
 from vime_otel.data.imported import write_imported
 from vime_otel.data.profile import Profile
 from vime_otel.data.profile_file import read_profile
-from vime_otel.data.rundir import RunDirectory, find_run
+from vime_otel.data.rundir import RunDirectory
 from vime_otel.data.selection import Selected, Selection
 
 CASES = Path(__file__).parents[3] / "shared" / "cases" / "folded"

@@ -15,7 +15,9 @@ from collector.journal.request_journal import KnownRequests
 from collector.recordings.messages import read_poll, read_recording_request
 from collector.totals.sums import Sums
 from vime_otel.data.journal import MAGIC, JournalReader
-from vime_otel.data.rundir import FORMAT, RunDirectory, write_run
+from vime_otel.data.run_files import FORMAT
+from vime_otel.data.rundir import RunDirectory
+from vime_otel.data.write_run import write_run
 
 STORED = Path(__file__).parents[1] / "data" / "run-v1"
 """A recording of one engine of two ranks: a prefill step and two decode steps."""

@@ -36,7 +36,7 @@ from collector.forwarding.selection import TRACE_BYTES, Choice, Selection, count
 from vime_otel.data import otlp, settings
 from vime_otel.data.errors import Unavailable, UsageError
 from vime_otel.data.journal import LOGS, TRACES, JournalWriter
-from vime_otel.data.rundir import JOURNAL_FILE
+from vime_otel.data.run_files import JOURNAL_FILE
 from vime_otel.demo.ports import free_port
 
 RECORDING = "94f40cd57b85b001"

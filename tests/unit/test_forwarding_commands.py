@@ -16,7 +16,8 @@ from test_collector_cli import ENGINES, collect_args, command, run, workers_args
 
 from vime_otel.cli.main import main
 from vime_otel.data.errors import UsageError
-from vime_otel.data.rundir import RunDirectory, list_runs
+from vime_otel.data.find_runs import list_runs
+from vime_otel.data.rundir import RunDirectory
 from vime_otel.data.trace_link import parse_trace_link
 from vime_otel.demo.ports import free_port
 

@@ -31,10 +31,10 @@ from waiting_windows import windows_below
 
 from vime_otel.data import settings
 from vime_otel.data.errors import Unavailable, VimeOtelError
+from vime_otel.data.find_runs import list_runs
 from vime_otel.data.otlp import CLOSING_EVENT, STEP_EVENT, plain_value
 from vime_otel.data.recording import sum_rank
 from vime_otel.data.rolling import rolling_id
-from vime_otel.data.rundir import list_runs
 from vime_otel.demo.ports import free_port
 from vime_otel.recorder.assemble import assemble
 from vime_otel.recorder.collector_door import CollectorDoor

@@ -14,10 +14,10 @@ from samples import write_sample
 from viewer.app import Config, create_app
 from vime_otel.data import folded
 from vime_otel.data.errors import VimeOtelError
+from vime_otel.data.find_runs import find_run, list_runs
 from vime_otel.data.imported import write_imported
 from vime_otel.data.profile import Profile
 from vime_otel.data.profile_file import read_profile
-from vime_otel.data.rundir import find_run, list_runs
 
 SPEEDSCOPE: dict[str, Any] = {
     "shared": {"frames": [{"name": "a"}, {"name": "b"}]},

@@ -17,7 +17,7 @@ from standins import Routes, answer, serving_in_thread
 from collector.torch_profiles.trace_files import BROWSER_BYTES, TraceContent
 from collector.torch_profiles.trace_manifest import browser_note
 from vime_otel.cli.main import main
-from vime_otel.data.rundir import find_run
+from vime_otel.data.find_runs import find_run
 
 TRACE = {
     "schemaVersion": 1,

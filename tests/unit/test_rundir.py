@@ -21,16 +21,10 @@ from samples import ENGINES, LAYERS, RECORDING_ID, by_layer, idle_row, sample_re
 from viewer.app import create_app
 from vime_otel.cli.main import main
 from vime_otel.data.errors import VimeOtelError
+from vime_otel.data.find_runs import find_run, list_runs, runs_root
 from vime_otel.data.recording import Recording
-from vime_otel.data.rundir import (
-    RunDirectory,
-    find_run,
-    list_runs,
-    new_run_name,
-    runs_root,
-    write_atomically,
-    write_run,
-)
+from vime_otel.data.rundir import RunDirectory
+from vime_otel.data.write_run import new_run_name, write_atomically, write_run
 
 STORED = Path(__file__).parents[1] / "data" / "run-v1"
 

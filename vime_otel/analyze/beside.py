@@ -9,7 +9,8 @@ from pathlib import Path
 from typing import Any
 
 from ..data.recording import KINDS
-from ..data.rundir import HEADER_FILE, TORCH_DIR, RunDirectory
+from ..data.run_files import HEADER_FILE, TORCH_DIR
+from ..data.rundir import RunDirectory
 from ..data.summary import opening_line, top_frames
 from .engines import Engine
 from .runs import KIND_OF

@@ -11,7 +11,7 @@ from pathlib import Path
 from typing import Any
 
 from ..data.recording import Recording, StepRow, StepTotals
-from ..data.rundir import new_run_name, write_run
+from ..data.write_run import new_run_name, write_run
 from ..version import __version__
 from .engines import Engine, rank_of, stage_of
 from .nesting import Account

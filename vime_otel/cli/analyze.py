@@ -19,7 +19,7 @@ from ..analyze.report import Report, build
 from ..analyze.summary import TraceSummary
 from ..analyze.thresholds import TABLE, parse
 from ..data.errors import VimeOtelError
-from ..data.rundir import runs_root
+from ..data.find_runs import runs_root
 from .options import FOLDER, Text, runs_option
 from .output import console, unfailing
 from .output_file import write_output

@@ -29,8 +29,10 @@ from collector.server import Collector, CollectorConfig
 
 from ..data import settings
 from ..data.errors import UsageError
+from ..data.find_runs import runs_root
 from ..data.recording import KINDS
-from ..data.rundir import HEADER_FILE, RunDirectory, runs_root
+from ..data.run_files import HEADER_FILE
+from ..data.rundir import RunDirectory
 from .collect_torch import Profiled, TorchProfile, torch_options
 from .collector_options import OWN_COLLECTOR_ONLY, collector_options
 from .options import Seconds, Text, clean_url, engine_options, json_option

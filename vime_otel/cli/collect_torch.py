@@ -17,7 +17,7 @@ from collector.torch_profiles.trace_run import write_profile_run
 from collector.worker_filter import WorkerFilter
 
 from ..data.errors import UsageError, VimeOtelError
-from ..data.rundir import HEADER_FILE
+from ..data.run_files import HEADER_FILE
 from ..version import __version__
 from .options import FOLDER
 from .profile import new_session_id, profile_workers, trace_folder

@@ -17,7 +17,7 @@ from collector.tls import ServerTls
 
 from ..data import settings
 from ..data.errors import UsageError
-from ..data.rundir import runs_root
+from ..data.find_runs import runs_root
 from ..data.trace_link import parse_trace_link
 from ..version import __version__
 from .options import FOLDER, Seconds

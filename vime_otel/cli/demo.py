@@ -14,7 +14,7 @@ import click
 
 from ..data import settings
 from ..data.errors import VimeOtelError
-from ..data.rundir import runs_root
+from ..data.find_runs import runs_root
 from .options import runs_option
 from .signals import all_like_ctrl_c
 

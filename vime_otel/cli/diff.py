@@ -8,8 +8,9 @@ from rich.table import Table
 
 from ..data.compare import LEAST_SHARE, Change, Comparison, compare
 from ..data.errors import UsageError
+from ..data.find_runs import find_run, runs_root
 from ..data.recording import in_order
-from ..data.rundir import RunDirectory, find_run, runs_root
+from ..data.rundir import RunDirectory
 from ..data.selection import MIXED, NotInRun, read_range
 from .options import by_layer_option, json_option, runs_option
 from .output import console, print_json

@@ -8,8 +8,10 @@ import click
 from click.core import ParameterSource
 
 from ..data.errors import UsageError, VimeOtelError
+from ..data.find_runs import find_run, runs_root
 from ..data.perfetto import perfetto_trace
-from ..data.rundir import JOURNAL_FILE, RunDirectory, find_run, runs_root
+from ..data.run_files import JOURNAL_FILE
+from ..data.rundir import RunDirectory
 from .options import by_layer_option, run_argument, runs_option
 from .output_file import write_output
 from .selecting import kind_option, rank_option, select, steps_option

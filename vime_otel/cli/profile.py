@@ -23,7 +23,8 @@ from collector.worker_filter import PassedOver, WorkerFilter, select_workers
 
 from ..data import settings
 from ..data.errors import UsageError
-from ..data.rundir import check_writable, find_run, runs_root
+from ..data.find_runs import find_run, runs_root
+from ..data.write_run import check_writable
 from ..version import __version__
 from .options import FOLDER, Seconds, Text, engine_arguments, engine_options, json_option, named_log, runs_option
 from .output import Failure, print_json

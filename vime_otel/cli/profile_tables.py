@@ -16,7 +16,7 @@ from collector.torch_profiles.torch_profiler import Outcome
 from collector.torch_profiles.trace_manifest import summary_lines
 from collector.worker_filter import PassedOver
 
-from ..data.rundir import runs_root
+from ..data.find_runs import runs_root
 from ..data.summary import counted
 from ..data.texts import printable
 from .output import console

@@ -10,10 +10,11 @@ from collector.forwarding.endpoint import Endpoint, Later, parse_endpoint
 from collector.forwarding.forward_journal import Cursor, ForwardedJournal
 from collector.forwarding.selection import Choice
 
-from ..data import rundir
 from ..data.errors import Unavailable, VimeOtelError
+from ..data.find_runs import find_run, runs_root
 from ..data.journal import MAGIC
-from ..data.rundir import RunDirectory, find_run, runs_root
+from ..data.run_files import JOURNAL_FILE
+from ..data.rundir import RunDirectory
 from ..data.trace_link import PLACE, trace_link_of
 from .collector_options import ALL_RANKS, ranks_option, sample_option
 from .options import Seconds, json_option, run_argument, runs_option
@@ -52,8 +53,8 @@ def replay(
     that was chosen has been taken.
     """
     found = find_run(runs_root(runs), run)
-    if not (found.path / rundir.JOURNAL_FILE).is_file():
-        raise VimeOtelError(f"{found.path} has no {rundir.JOURNAL_FILE}: of this run no spans were kept")
+    if not (found.path / JOURNAL_FILE).is_file():
+        raise VimeOtelError(f"{found.path} has no {JOURNAL_FILE}: of this run no spans were kept")
     journal = ForwardedJournal(found.path, Choice(sample, ranks == ALL_RANKS), Cursor(endpoint.url))
     messages = _send(journal, endpoint, wait)
     sent, unread = journal.cursor, _unread_bytes(found, journal)
@@ -92,7 +93,7 @@ def _send(journal: ForwardedJournal, endpoint: Endpoint, wait: float) -> list[st
 
 def _unread_bytes(run: RunDirectory, journal: ForwardedJournal) -> int:
     """How much of the journal is behind a frame that is cut off or damaged."""
-    size = (run.path / rundir.JOURNAL_FILE).stat().st_size
+    size = (run.path / JOURNAL_FILE).stat().st_size
     return max(size - max(journal.cursor.offset, len(MAGIC)), 0)
 
 
@@ -105,7 +106,7 @@ def _print(run: RunDirectory, journal: ForwardedJournal, messages: list[str], un
     if sent.refused:
         out.print(f"{sent.to} did not take {sent.refused:,}: {'; '.join(messages)}", soft_wrap=True)
     if unread:
-        out.print(f"{rundir.JOURNAL_FILE} is damaged: its last {unread:,} bytes can't be read", soft_wrap=True)
+        out.print(f"{JOURNAL_FILE} is damaged: its last {unread:,} bytes can't be read", soft_wrap=True)
     link = trace_link_of(run.header)
     if link and run.rows:
         out.print(f"next: {link.replace(PLACE, run.rows[0].trace_id)}", soft_wrap=True)

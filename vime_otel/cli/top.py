@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import click
 
-from ..data.rundir import find_run, runs_root
+from ..data.find_runs import find_run, runs_root
 from .options import by_layer_option, json_option, run_argument, runs_option
 from .output import console, print_json
 from .selecting import kind_option, rank_option, select, steps_option

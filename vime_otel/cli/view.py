@@ -9,7 +9,7 @@ from pathlib import Path
 import click
 
 from ..data.errors import UsageError
-from ..data.rundir import runs_root
+from ..data.find_runs import runs_root
 from ..data.trace_link import parse_trace_link
 from .options import runs_option
 from .signals import all_like_ctrl_c

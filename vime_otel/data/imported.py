@@ -12,8 +12,9 @@ import orjson
 
 from . import folded
 from .profile import Profile
-from .rundir import FORMAT, HEADER_FILE, STEPS_FILE, new_run_name, write_atomically
+from .run_files import FORMAT, HEADER_FILE, STEPS_FILE
 from .summary import counted
+from .write_run import new_run_name, write_atomically
 
 
 def write_imported(root: Path, profile: Profile, name: str, content: bytes, created: datetime | None = None) -> str:

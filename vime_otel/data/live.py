@@ -17,7 +17,7 @@ from .errors import VimeOtelError
 from .journal import LOGS, JournalReader
 from .otlp import STEP_EVENT, plain_attributes, read_totals
 from .recording import Recording, StepRow, StepTotals
-from .rundir import HEADER_FILE, JOURNAL_FILE
+from .run_files import HEADER_FILE, JOURNAL_FILE
 
 PROGRESS_FILE = "progress.json"
 

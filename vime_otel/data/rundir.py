@@ -1,16 +1,12 @@
-"""Run directories: writing one whole, finding and reading them; see docs/formats.md."""
+"""Reading a run directory; see docs/formats.md."""
 
 from __future__ import annotations
 
 import array
 import os
-import re
-import shutil
 import sqlite3
-import tempfile
-from collections.abc import Iterable, Iterator, Mapping, Sequence
+from collections.abc import Iterator, Mapping
 from contextlib import contextmanager
-from datetime import datetime, timezone
 from functools import cached_property
 from pathlib import Path
 from typing import Any
@@ -18,164 +14,14 @@ from typing import Any
 import msgspec
 import orjson
 
-from . import folded, settings
+from . import folded
 from .errors import VimeOtelError
 from .folders import files_below
-from .recording import ENGINE_PART, KINDS, Recording, StepRow, StepTotals, sum_overall, sum_rank
+from .recording import Recording, StepRow, StepTotals
+from .run_files import FOLDED_FILES, FORMAT, HEADER_FILE, STEPS_FILE, TORCH_DIR, TOTALS_FILE, folded_name
 from .run_format import Header, Steps
 from .step_sums import sum_steps
 from .summary import counted
-
-FORMAT = 1
-HEADER_FILE = "recording.json"
-STEPS_FILE = "steps.json"
-TOTALS_FILE = "totals.sqlite"
-JOURNAL_FILE = "spans.otlp"
-OPEN_FILE = "open.json"
-CURSOR_FILES = "forward-*.json"
-"""There while a collector records into the run; the collector holds a lock on it."""
-
-TORCH_DIR = "torch"
-MANIFEST_FILE = "manifest.json"
-"""In TORCH_DIR: what each trace is."""
-FOLDED_FILES = ("folded", "calls")
-_NAMES_SHOWN = 10
-_ENGINE_LABEL_SAFE = re.compile(r"[^A-Za-z0-9._-]+")
-
-
-def runs_root(given: str | Path | None = None) -> Path:
-    """The folder of the run directories: `given`, or VIME_OTEL_RUNS, or `runs`."""
-    return Path(given or settings.get(settings.RUNS))
-
-
-def check_writable(folder: Path, option: str) -> None:
-    """Make a folder if need be; raises VimeOtelError where nothing can be written in it. `option` names another one."""
-    try:
-        folder.mkdir(parents=True, exist_ok=True)
-        with tempfile.TemporaryFile(dir=folder):
-            pass
-    except OSError as error:
-        raise VimeOtelError(
-            f"runs can't be written to {folder} ({error.strerror}); name another folder with {option} DIR"
-        ) from error
-
-
-def new_run_name(recording_id: str, label: str | None, now: datetime | None = None) -> str:
-    """`<UTC time>-<short id>[-label]`; anything unusual in the label becomes `_`."""
-    stamp = (now or datetime.now(timezone.utc)).strftime("%Y%m%dT%H%M%SZ")
-    name = f"{stamp}-{recording_id[:8]}"
-    return f"{name}-{_ENGINE_LABEL_SAFE.sub('_', label)[:60]}" if label else name
-
-
-def write_atomically(path: Path, content: bytes) -> None:
-    """Write a file whole and rename it into place, so that a reader never sees half of it."""
-    descriptor, temporary = tempfile.mkstemp(dir=path.parent, prefix=f".{path.name}.")
-    try:
-        with os.fdopen(descriptor, "wb") as file:
-            file.write(content)
-        os.chmod(temporary, 0o644)
-        os.replace(temporary, path)
-    except BaseException:
-        Path(temporary).unlink(missing_ok=True)
-        raise
-
-
-def write_folded_files(directory: Path, recording: Recording) -> None:
-    """Write the folded files, `.calls` and steps.json of a recording into `directory`."""
-    layerings = _layerings(recording)
-    kinds = recording.kinds()
-    for by_layer in (False, True):
-        for kind in {*KINDS, *kinds}:
-            if kind in kinds and by_layer in layerings:
-                _write_kind(directory, kind, sum_overall(recording.of_kind(kind), by_layer), by_layer)
-            else:  # left by an earlier recording in the same folder
-                for suffix in FOLDED_FILES:
-                    (directory / _folded_name(kind, suffix, by_layer)).unlink(missing_ok=True)
-    content = {
-        "steps": recording.steps(),
-        "decode_tokens": recording.header.get("decode_tokens"),
-        "rows": [row.as_dict() for row in recording.rows],
-    }
-    write_atomically(directory / STEPS_FILE, orjson.dumps(content, option=orjson.OPT_INDENT_2))
-
-
-def write_run(directory: Path, recording: Recording, totals: Iterable[StepTotals] | None = None) -> None:
-    """Write every file of a finished recording but its journal; recording.json comes last.
-
-    `totals` are each step's where the recording holds sums of them; of equal keys the first counts.
-    """
-    directory.mkdir(parents=True, exist_ok=True)
-    _write_totals(directory / TOTALS_FILE, recording.totals if totals is None else totals)
-    write_sums(directory, recording)
-
-
-def write_sums(directory: Path, recording: Recording) -> None:
-    """Write what follows from per-step totals, but not these; recording.json comes last."""
-    write_folded_files(directory, recording)
-    shutil.rmtree(directory / "ranks", ignore_errors=True)
-    layerings = _layerings(recording)
-    for engine, rank in recording.ranks():
-        rank_directory = directory / "ranks" / f"{engine}-{rank}"
-        rank_directory.mkdir(parents=True, exist_ok=True)
-        for kind in recording.kinds():
-            for by_layer in layerings:
-                total = sum_rank(recording.of_kind(kind), engine, rank, by_layer)
-                _write_kind(rank_directory, kind, total, by_layer)
-    write_atomically(
-        directory / HEADER_FILE,
-        orjson.dumps({"format": FORMAT, **recording.header}, option=orjson.OPT_INDENT_2),
-    )
-
-
-def _layerings(recording: Recording) -> tuple[bool, ...]:
-    """Whether to write files by layer: never alone, and only where layers can be told apart."""
-    return (False, True) if recording.has_layers else (False,)
-
-
-def _write_kind(directory: Path, kind: str, total: folded.Folded, by_layer: bool) -> None:
-    texts = (folded.dumps_self_us(total), folded.dumps(total.calls))
-    for suffix, text in zip(FOLDED_FILES, texts, strict=True):
-        write_atomically(directory / _folded_name(kind, suffix, by_layer), text.encode())
-
-
-def _folded_name(kind: str, suffix: str, by_layer: bool) -> str:
-    return f"{kind}.layers.{suffix}" if by_layer else f"{kind}.{suffix}"
-
-
-def _write_totals(path: Path, totals: Iterable[StepTotals]) -> None:
-    temporary = path.with_name(f".{path.name}.{os.getpid()}")
-    temporary.unlink(missing_ok=True)
-    stack_ids: dict[str, int] = {}
-    connection = sqlite3.connect(temporary)
-    try:
-        with connection:
-            create_totals(connection)
-            for part in totals:
-                insert_totals(connection, part, stack_ids)
-            connection.executemany("INSERT INTO stacks VALUES (?,?)", ((i, s) for s, i in stack_ids.items()))
-    finally:
-        connection.close()
-    os.replace(temporary, path)
-
-
-def create_totals(connection: sqlite3.Connection) -> None:
-    """Make the tables of totals.sqlite."""
-    connection.execute(f"PRAGMA user_version = {FORMAT}")
-    connection.execute("CREATE TABLE stacks (id INTEGER PRIMARY KEY, stack TEXT NOT NULL)")
-    connection.execute(
-        "CREATE TABLE totals (engine TEXT, rank TEXT, stage INTEGER, step INTEGER, kind TEXT,"
-        " spans_made INTEGER, spans_dropped INTEGER,"
-        " stack_ids BLOB, inclusive_ns BLOB, calls BLOB, PRIMARY KEY (engine, rank, step))"
-    )
-
-
-def insert_totals(connection: sqlite3.Connection, part: StepTotals, stack_ids: dict[str, int]) -> bool:
-    """Add one step's totals; whether they were new. Stacks that have no id yet get one in `stack_ids`."""
-    ids = [stack_ids.setdefault(stack, len(stack_ids)) for stack in part.stacks]
-    columns = (array.array("q", column).tobytes() for column in (ids, part.inclusive_ns, part.calls))
-    values = (*part.key[:2], part.stage, part.index, part.kind, part.spans_made, part.spans_dropped, *columns)
-    cursor = connection.execute("INSERT OR IGNORE INTO totals VALUES (?,?,?,?,?,?,?,?,?,?)", values)
-    return cursor.rowcount == 1
 
 
 class RunDirectory:
@@ -325,7 +171,7 @@ class RunDirectory:
         return _checked(path, _read_json(path), Steps)
 
     def _folded_path(self, kind: str, suffix: str, rank: str | None, by_layer: bool) -> Path:
-        return self._file(*(("ranks", rank) if rank else ()), _folded_name(kind, suffix, by_layer))
+        return self._file(*(("ranks", rank) if rank else ()), folded_name(kind, suffix, by_layer))
 
     def _folded(self, kind: str, suffix: str, rank: str | None, by_layer: bool) -> folded.Parsed:
         path = self._folded_path(kind, suffix, rank, by_layer)
@@ -379,73 +225,3 @@ def _checked(path: Path, content: dict[str, Any], hint: type) -> dict[str, Any]:
 def _why(error: Exception) -> str:
     """The reason alone: the path stands in our own sentence."""
     return error.strerror or str(error) if isinstance(error, OSError) else str(error)
-
-
-def list_runs(root: Path) -> list[RunDirectory]:
-    """The runs below `root`, newest first; folders that are no runs are passed over."""
-    if not os.path.isdir(root):
-        return []
-    try:
-        entries = list(root.iterdir())
-    except OSError as error:
-        raise VimeOtelError(f"{root} can't be read ({_why(error)}); name another folder with --runs") from error
-    names = sorted((entry.name for entry in entries if os.path.isfile(entry / HEADER_FILE)), reverse=True)
-    return [RunDirectory(root / name) for name in names]
-
-
-def matching(runs: Sequence[RunDirectory], which: str) -> list[RunDirectory]:
-    """The runs that a text may mean: the folder of this name, else those whose name or id begins so."""
-    name = which.rstrip("/")
-    exact = [run for run in runs if run.path.name == name]
-    return exact or [run for run in runs if name and (run.path.name.startswith(name) or _id_begins(run, name))]
-
-
-def ambiguous(which: str, matches: Sequence[RunDirectory]) -> str:
-    """What to say when a text may mean several runs."""
-    names = [run.path.name for run in matches]
-    shown = ", ".join(names[:_NAMES_SHOWN]) + ("" if len(names) <= _NAMES_SHOWN else ", …")
-    return f"{which!r} fits {len(names)} runs: {shown}; type more of it, or a folder's name"
-
-
-def _id_begins(run: RunDirectory, which: str) -> bool:
-    try:
-        return run.id.startswith(which)
-    except VimeOtelError:  # a damaged run is no reason not to find the others
-        return False
-
-
-def find_run(root: Path, which: str = "latest") -> RunDirectory:
-    """The run that a RUN argument names: `latest`, the beginning of an id or of a folder's name, or a path."""
-    runs = list_runs(root)
-    if which == "latest":
-        if not runs:
-            raise VimeOtelError(f"no runs in {root}; make one with `vime-otel collect`, or name the folder with --runs")
-        return runs[0]
-    matches = matching(runs, which)
-    if len(matches) == 1:
-        return matches[0]
-    if matches:
-        raise VimeOtelError(ambiguous(which, matches))
-    if os.path.isdir(which):
-        return RunDirectory(Path(which))
-    raise VimeOtelError(f"no run {which!r} in {root}, and no such folder; `vime-otel view` lists the runs there are")
-
-
-__all__ = [
-    "ENGINE_PART",
-    "FORMAT",
-    "HEADER_FILE",
-    "JOURNAL_FILE",
-    "STEPS_FILE",
-    "TORCH_DIR",
-    "RunDirectory",
-    "ambiguous",
-    "find_run",
-    "list_runs",
-    "matching",
-    "new_run_name",
-    "runs_root",
-    "write_atomically",
-    "write_folded_files",
-    "write_run",
-]

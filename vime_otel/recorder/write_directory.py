@@ -7,8 +7,9 @@ from pathlib import Path
 from typing import Any
 
 from vime_otel.data.recording import Recording, StepRow, StepTotals
-from vime_otel.data.rundir import RunDirectory, write_run
+from vime_otel.data.rundir import RunDirectory
 from vime_otel.data.summary import make_notes
+from vime_otel.data.write_run import write_run
 
 from .assemble import assemble
 from .overhead import overhead
