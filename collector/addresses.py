@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import ipaddress
-import re
 import socket
 from functools import lru_cache
 from urllib.parse import urlsplit, urlunsplit
@@ -11,7 +10,6 @@ from urllib.parse import urlsplit, urlunsplit
 import psutil
 
 _DEFAULT_PORTS = {"http": 80, "https": 443}
-_USER_INFO = re.compile(r"(?<=//)[^/?#\s]*@")
 
 
 def host_and_port(url: str) -> tuple[str, int]:
@@ -27,11 +25,6 @@ def with_host(url: str, host: str) -> str:
     return urlunsplit(parts._replace(netloc=f"{shown}:{parts.port}" if parts.port else shown))
 
 
-def shown(text: str) -> str:
-    """A URL, or a text with URLs, as people may see it: without user names and passwords."""
-    return _USER_INFO.sub("", text)
-
-
 def server_url(url: str) -> str:
     """A server's URL however it was spelt: no trailing slash, no `/v1`, `http://` before a bare host:port."""
     full = url if "://" in url else f"http://{url}"
@@ -45,6 +38,12 @@ def worker_url(url: str) -> str:
     host, colon, port = place.lower().partition(":")
     place = f"{'127.0.0.1' if host == 'localhost' else host}{colon}{port}"
     return urlunsplit(parts._replace(netloc=f"{user}{at}{place}"))
+
+
+def without_rank(url: str) -> str:
+    """`http://h:1@0` is data-parallel rank 0 of the server `http://h:1`; spelt as by `worker_url`."""
+    head, at, rank = url.rpartition("@")
+    return worker_url(head if at and rank.isdigit() else url)
 
 
 def is_loopback(host: str) -> bool:

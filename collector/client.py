@@ -12,8 +12,9 @@ import orjson
 
 from vime_otel.data import settings, tls
 from vime_otel.data.errors import VimeOtelError
+from vime_otel.data.texts import shown
 
-from .addresses import host_and_port, server_url, shown
+from .addresses import host_and_port, server_url
 from .control import PREFIX
 from .http_client import new_session, why
 from .recordings.messages import RecordingRequest

@@ -12,9 +12,9 @@ from urllib.parse import urlsplit
 import aiohttp
 
 from vime_otel.data.errors import UsageError, VimeOtelError
-from vime_otel.data.texts import printable
+from vime_otel.data.texts import printable, shown
 
-from .addresses import host_and_port, is_loopback, is_this_machine, server_url, shown, with_host, worker_url
+from .addresses import host_and_port, is_loopback, is_this_machine, server_url, with_host, without_rank
 from .http_client import first_bytes, why
 
 _NOT_FOUND = (404, 405)
@@ -46,8 +46,8 @@ async def find_workers(
 ) -> list[Worker]:
     """The workers named by URL and those of the router, at most `limit`; raises VimeOtelError."""
     if not router_url and not worker_urls:
-        raise UsageError("which engines? name the router with --router URL, or workers with --worker URL")
-    workers = [Worker(_without_rank(url), named=True) for url in worker_urls]
+        raise UsageError("which engines? name them with --router URL, --worker URL or --log FILE")
+    workers = [Worker(without_rank(url), named=True) for url in worker_urls]
     if router_url:
         workers += await list_workers(session, router_url, api_key)
     return _distinct(workers)[:limit]
@@ -127,19 +127,20 @@ def _worker(entry: dict[str, Any]) -> Worker:
     )
 
 
-def _checked(url: Any) -> str:
-    """A worker's URL out of a router's list; raises ValueError for what is none."""
-    found = _without_rank(url) if isinstance(url, str) else ""
-    parts = urlsplit(found)
-    if parts.scheme not in ("http", "https") or not parts.hostname or parts.port == 0:
-        raise ValueError(f"{url!r:.60} is no worker's URL")
+def _checked(url: str) -> str:
+    """A worker's URL out of a router's list; raises VimeOtelError for one that can't be asked."""
+    try:
+        found = without_rank(url)
+        parts = urlsplit(found)
+        usable = parts.scheme in ("http", "https") and bool(parts.hostname) and parts.port != 0
+    except ValueError:
+        usable = False
+    if not usable:
+        raise VimeOtelError(
+            f"the router lists the worker {shown(printable(url)):.80}, which is no HTTP URL; name the engines with"
+            " --worker URL"
+        )
     return found
-
-
-def _without_rank(url: str) -> str:
-    """`http://h:1@0` is data-parallel rank 0 of the server `http://h:1`."""
-    head, at, rank = url.rpartition("@")
-    return worker_url(head if at and rank.isdigit() else url)
 
 
 async def ask_health(session: aiohttp.ClientSession, workers: Sequence[Worker]) -> list[Worker]:

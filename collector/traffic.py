@@ -7,7 +7,8 @@ from dataclasses import dataclass
 
 import aiohttp
 
-from .addresses import shown
+from vime_otel.data.texts import shown
+
 from .http_client import why
 
 _TIMEOUT_S = 300.0

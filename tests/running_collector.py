@@ -16,7 +16,7 @@ from collector.recordings.patience import Patience
 from collector.server import Collector, CollectorConfig
 
 QUICK = Patience(
-    tick=0.01, look=0.05, relist=0.1, settle=0.0, silent=5.0, exporting=10.0, disarming=5.0, late=1.0, forget=10.0
+    tick=0.01, look=0.05, relist=0.1, settle=0.0, silent=20.0, exporting=20.0, disarming=10.0, late=1.0, forget=10.0
 )
 
 
@@ -81,7 +81,7 @@ class ControlClient:
 
     def start(self, **body: Any) -> str:
         """Begin a recording; returns its id."""
-        status, answer = self.call("POST", "/recordings", {"wait_seconds": 10, "timeout_seconds": 20} | body)
+        status, answer = self.call("POST", "/recordings", {"wait_seconds": 10, "timeout_seconds": 60} | body)
         assert status == 201, answer
         return str(answer["id"])
 
@@ -93,7 +93,7 @@ class ControlClient:
 
     def finish(self, recording: str) -> dict[str, Any]:
         """How a recording ended."""
-        return until(lambda: found if (found := self.show(recording))["state"] in ("done", "failed") else None)
+        return until(lambda: found if (found := self.show(recording))["state"] in ("done", "failed") else None, 120)
 
     def record(self, **body: Any) -> dict[str, Any]:
         """Begin a recording and wait for its end."""
@@ -104,7 +104,7 @@ class ControlClient:
         return list(self.call("GET", "/recorders")[1]["recorders"])
 
 
-def until(look: Callable[[], Any], seconds: float = 20.0) -> Any:
+def until(look: Callable[[], Any], seconds: float = 60.0) -> Any:
     """What `look` gives once it is true; fails when that takes too long."""
     deadline = time.monotonic() + seconds
     while not (found := look()):

@@ -4,15 +4,15 @@ from __future__ import annotations
 
 import asyncio
 import time
-from collections.abc import Iterator, Sequence
+from collections.abc import Callable, Hashable, Iterator, Sequence
 from dataclasses import dataclass
 from email.utils import parsedate_to_datetime
 
 import aiohttp
 
 from vime_otel.data.summary import counted
+from vime_otel.data.texts import shown
 
-from ..addresses import shown
 from ..http_client import why
 from ..router import Worker, ask_health
 from ..torch_profiles.torch_profiler import READ_SINCE, ask_version, tells_busy
@@ -74,13 +74,19 @@ def _health(looks: Sequence[Look]) -> Iterator[Finding]:
     sick = [look for look in looks if look.worker.healthy is False and not look.worker.trouble]
     types = {look.worker.worker_type for look in looks}
     pools = ", ".join(f"{sum(look.worker.worker_type == each for look in looks)} {each}" for each in sorted(types))
-    if silent:
+    for group in _alike(silent, lambda look: look.worker.trouble):
         yield mend(
             "workers",
-            f"nobody answers at {_names(silent)} ({silent[0].worker.trouble})",
+            f"nobody answers at {_names(group)} ({group[0].worker.trouble})",
             "is the engine up, and can this machine reach it? with 127.0.0.1 in its URL only the router's host can",
         )
-    if sick:
+    if sick and len(sick) + len(silent) == len(looks):
+        yield mend(
+            "workers",
+            f"{_names(sick)} unhealthy: no worker is healthy",
+            "wait until the engines are up, or see their logs; --all asks them all the same",
+        )
+    elif sick:
         yield note("workers", f"{_names(sick)} unhealthy", "commands pass over these unless told --all")
     if not silent and not sick:
         yield ok("workers", f"{counted(len(looks), 'worker')} healthy ({pools})")
@@ -98,10 +104,10 @@ def _routes(looks: Sequence[Look]) -> Iterator[Finding]:
         )
     elif having and not untold:
         yield ok("profiler routes", f"on {counted(len(having), 'worker')}")
-    if untold:
+    for group in _alike(untold, lambda look: look.status):
         yield mend(
             "profiler routes",
-            f"{_names(untold)}: can't be told, GET /start_profile gets HTTP {untold[0].status}, of vLLM 404 or 405",
+            f"{_names(group)}: can't be told, GET /start_profile gets HTTP {group[0].status}, of vLLM 404 or 405",
             "is that a vLLM server, and is nothing between it and this machine that asks for a key?",
         )
 
@@ -121,7 +127,7 @@ def _versions(looks: Sequence[Look]) -> Iterator[Finding]:
         since = ".".join(map(str, READ_SINCE["max_iterations"]))
         yield note(
             "vLLM",
-            f"{', '.join(old)} ignores a second start silently and reads no options from a start (since {since})",
+            f"{', '.join(old)}: a second start and a start's options are silently ignored (no longer since {since})",
             "max_iterations in its own --profiler-config bounds a profile; `vime-otel profile start --restart` ends one"
             " that was forgotten",
         )
@@ -139,6 +145,14 @@ def _clocks(looks: Sequence[Look]) -> Iterator[Finding]:
         )
     elif told:
         yield ok("clocks", f"within {CLOCK_SKEW_S:g} s of this machine's")
+
+
+def _alike(looks: Sequence[Look], key: Callable[[Look], Hashable]) -> list[list[Look]]:
+    """The looks in groups of the same key."""
+    groups: dict[Hashable, list[Look]] = {}
+    for look in looks:
+        groups.setdefault(key(look), []).append(look)
+    return list(groups.values())
 
 
 def _names(looks: Sequence[Look]) -> str:

@@ -8,9 +8,10 @@ from vime_otel.data.errors import VimeOtelError
 from vime_otel.data.summary import counted
 from vime_otel.data.texts import printable
 
-from ..torch_profiles.trace_files import UNREADABLE, find_traces, read_trace
+from ..torch_profiles.trace_files import NO_EVENTS, UNREADABLE, find_traces, read_trace
 from .findings import Finding, from_error, mend, ok
 
+_NAMED = 3
 _WHY_NONE = (
     "a trace is written when max_iterations steps are over and one more has come, or at the stop: send another request,"
     " or `vime-otel profile stop`; look also whether the engines write on another host, and for `Failed to start"
@@ -20,6 +21,7 @@ _WHY_BROKEN = (
     "the engine ended, or was killed, while it was written, or it is being written now: profile again, with fewer"
     " --iterations"
 )
+_WHY_WITHOUT_EVENTS = "send requests while it runs: `vime-otel profile run --requests 3`"
 
 
 def check_traces(directory: Path) -> list[Finding]:
@@ -30,11 +32,21 @@ def check_traces(directory: Path) -> list[Finding]:
         return [from_error("traces", error)]
     if not traces:
         return [mend("traces", f"none in {directory}", _WHY_NONE)]
-    broken = [(path, content.why) for path in traces if not (content := read_trace(path)).whole]
-    if not broken:
-        return [ok("traces", f"{counted(len(traces), 'whole trace')} in {directory}")]
-    return [mend("traces", f"{printable(path.name)}: {why}", _fix(why)) for path, why in broken]
+    broken: dict[str, list[str]] = {}
+    for path in traces:
+        if why := read_trace(path).why:
+            broken.setdefault(why, []).append(printable(path.name))
+    whole = len(traces) - sum(map(len, broken.values()))
+    found = [ok("traces", f"{counted(whole, 'whole trace')} in {directory}")] if whole else []
+    return found + [mend("traces", f"{_names(names)}: {why}", _fix(why)) for why, names in broken.items()]
+
+
+def _names(names: list[str]) -> str:
+    listed = ", ".join(names[:_NAMED])
+    return listed + (f" and {len(names) - _NAMED} more" if len(names) > _NAMED else "")
 
 
 def _fix(why: str) -> str:
-    return "let this user read it" if why.startswith(UNREADABLE) else _WHY_BROKEN
+    if why.startswith(UNREADABLE):
+        return "let this user read it"
+    return _WHY_WITHOUT_EVENTS if why == NO_EVENTS else _WHY_BROKEN

@@ -9,8 +9,8 @@ from typing import Any
 from urllib.parse import urlsplit
 
 from vime_otel.data.summary import counted
+from vime_otel.data.texts import shown
 
-from ..addresses import shown
 from ..router import Worker
 from . import matching
 from .lockstep import PartialGroup, partial_groups

@@ -8,7 +8,7 @@ from dataclasses import replace
 
 import aiohttp
 
-from .profile_session import Teller, stop_running
+from .profile_session import Teller, starting, stop_running
 from .torch_profiler import Outcome, ProfileOptions, start_all
 
 
@@ -29,6 +29,7 @@ async def start_bounded(
     running: set[str] = set()
     try:
         restart_s = stop_timeout_s if restart else None
+        tell.doing(starting(len(urls), restart))
         outcomes = await start_all(session, urls, lambda number: options, timeout_s, restart_s, running)
         endless = [
             url

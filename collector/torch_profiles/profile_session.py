@@ -14,12 +14,14 @@ from typing import Any, Protocol
 
 import aiohttp
 
-from ..addresses import shown
+from vime_otel.data.summary import counted
+from vime_otel.data.texts import shown
+
 from ..router import Worker
 from ..traffic import TrafficResult, send_completions
 from .torch_profiler import Outcome, ProfileOptions, start_all, stop_all
 from .trace_files import Stamp, find_traces, new_since, wait_until_still
-from .trace_owners import FoundTrace, Owners
+from .trace_owners import FoundTrace, Owners, session_prefix
 from .uninterrupted import to_its_end
 
 
@@ -42,6 +44,7 @@ class Silent:
 
 PROMPT = "profile"
 _LOOK_S = 0.5
+_TELL_S = 10.0
 _FLUSHING_STEPS = 2
 """Steps beyond the profiled ones: the trace is written when one more step arrives."""
 
@@ -73,7 +76,7 @@ class ProfilePlan:
 
     def prefix(self, number: int) -> str:
         """What the names of its files begin with."""
-        return f"vime-{self.session}-{number}"
+        return session_prefix(self.session, number)
 
 
 @dataclass
@@ -100,21 +103,20 @@ async def run_profile(
     return await _Session(session, workers, plan, tell or Silent()).run()
 
 
+def starting(count: int, restart: bool) -> str:
+    """What is being done while workers are started."""
+    first = "; what runs there is ended first: writing its traces may take minutes" if restart else ""
+    return f"starting on {counted(count, 'worker')}{first}"
+
+
 async def stop_running(
     session: aiohttp.ClientSession, urls: Sequence[str], timeout_s: float, tell: Teller
 ) -> list[Outcome]:
     """Stop profiles, telling of each, and how to end by hand what could not be stopped. No interruption ends it."""
-    answered = 0
-
-    def count(outcome: Outcome) -> None:
-        nonlocal answered
-        answered += 1
-        tell.doing(f"{answered} of {len(urls)} answered the stop; {outcome.url} {outcome.state}")
-
     if not urls:
         return []
     tell.doing(f"stopping {len(urls)}; writing the traces may take minutes")
-    outcomes = await to_its_end(stop_all(session, urls, timeout_s, count))
+    outcomes = await to_its_end(_stop_telling(session, urls, timeout_s, tell))
     for outcome in outcomes:
         if not outcome.ok:
             tell.note(
@@ -122,6 +124,26 @@ async def stop_running(
                 f" profile stop --worker {outcome.url}"
             )
     return outcomes
+
+
+async def _stop_telling(
+    session: aiohttp.ClientSession, urls: Sequence[str], timeout_s: float, tell: Teller
+) -> list[Outcome]:
+    """Stop profiles, telling of each that answers and, now and then, of those that are waited for."""
+    began = time.monotonic()
+    waiting = [shown(url) for url in urls]
+
+    def count(outcome: Outcome) -> None:
+        waiting.remove(outcome.url)
+        tell.doing(f"{len(urls) - len(waiting)} of {len(urls)} answered the stop; {outcome.url} {outcome.state}")
+
+    task = asyncio.ensure_future(stop_all(session, urls, timeout_s, count))
+    while not (await asyncio.wait({task}, timeout=_TELL_S))[0]:
+        tell.doing(
+            f"waiting for {len(waiting)} of {len(urls)} to stop, {', '.join(waiting[:2])} among them, for"
+            f" {time.monotonic() - began:.0f} s of at most {timeout_s:g}"
+        )
+    return task.result()
 
 
 class _Session:
@@ -158,6 +180,7 @@ class _Session:
         plan, result = self._plan, self._result
         urls = [worker.url for worker in result.workers]
         restart_s = plan.stop_timeout_s if plan.restart else None
+        self._tell.doing(starting(len(urls), plan.restart))
         result.started = await start_all(self._http, urls, plan.options, plan.start_timeout_s, restart_s, self._running)
         if plan.restart and any(not _surely_prefixed(outcome) for outcome in result.started):
             # What was running before has written its trace by now, and no prefix would tell it from ours.
@@ -181,7 +204,7 @@ class _Session:
     async def _send(self, running: Sequence[Worker]) -> None:
         plan = self._plan
         tokens = plan.iterations + (plan.delay_iterations or 0) + _FLUSHING_STEPS
-        self._tell.doing(f"sending {plan.requests} completions of {tokens} tokens to each")
+        self._tell.doing(f"sending {counted(plan.requests, 'completion')} of {tokens} tokens to each")
         sending = {
             worker.url: asyncio.ensure_future(
                 send_completions(self._http, worker.url, plan.requests, plan.prompt, tokens)

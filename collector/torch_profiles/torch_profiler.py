@@ -15,9 +15,8 @@ from typing import Any, Literal
 
 import aiohttp
 
-from vime_otel.data.texts import printable
+from vime_otel.data.texts import printable, shown
 
-from ..addresses import shown
 from ..http_client import first_bytes, why
 
 Action = Literal["start", "stop"]
@@ -98,8 +97,8 @@ def judge(url: str, action: Action, status: int, body: str) -> Outcome:
             url,
             "busy",
             False,
-            "a profile is running already, perhaps a colleague's; --restart ends it and starts anew, or:"
-            f" vime-otel profile stop --worker {url}",
+            "a profile is running already, perhaps a colleague's; --restart of `profile run` and `start` ends it and"
+            f" starts anew, or: vime-otel profile stop --worker {url}",
         )
     if status in (404, 405):
         return Outcome(

@@ -20,6 +20,7 @@ BROWSER_BYTES = 1 << 30
 """Of uncompressed JSON; a browser's Perfetto gives up somewhere above, for lack of memory."""
 
 UNREADABLE = "can't be read"
+NO_EVENTS = "it holds no events: no step was made while it ran, or it is no trace"
 _CHUNK = 1 << 20
 _OVERLAP = 64
 _STILL_S = 1.0
@@ -54,7 +55,10 @@ class TraceContent:
 
 
 def find_traces(directory: Path) -> dict[Path, Stamp]:
-    """All traces below a directory; raises VimeOtelError where it is none."""
+    """All traces below a directory; raises VimeOtelError where it is none.
+
+    Links that lead out of it are passed over: who may write there could show files of others with them.
+    """
     try:
         readable = directory.is_dir()
     except OSError:
@@ -69,12 +73,16 @@ def find_traces(directory: Path) -> dict[Path, Stamp]:
     found: dict[Path, Stamp] = {}
     for path in files_below(directory):
         try:
-            if path.name.endswith(SUFFIXES) and path.is_file():
+            if path.name.endswith(SUFFIXES) and path.is_file() and not _leads_out(path, directory):
                 status = path.stat()
                 found[path] = (status.st_size, status.st_mtime_ns)
         except OSError:
             continue  # it went meanwhile
     return found
+
+
+def _leads_out(path: Path, directory: Path) -> bool:
+    return path.is_symlink() and not path.resolve().is_relative_to(directory.resolve())
 
 
 def new_since(before: Mapping[Path, Stamp], now: Mapping[Path, Stamp]) -> list[Path]:
@@ -129,8 +137,10 @@ def read_trace(path: Path) -> TraceContent:
         why = _why_not_whole(tail, first is not None)
     except EOFError:
         why = "cut off: the file ends in the middle"
-    except (OSError, zlib.error) as error:
-        why = f"{UNREADABLE} ({getattr(error, 'strerror', None) or error})"
+    except (gzip.BadGzipFile, zlib.error) as error:
+        why = f"damaged ({error})"
+    except OSError as error:
+        why = f"{UNREADABLE} ({error.strerror or error})"
     return TraceContent(size, inflated, _unix_nano(first, base), _unix_nano(last, base), pid, why)
 
 
@@ -149,7 +159,7 @@ def _why_not_whole(tail: bytes, has_events: bool) -> str:
         return "empty"
     if not end.endswith((b"}", b"]")):
         return "cut off: its JSON does not end"
-    return "" if has_events else "it holds no events: no step was made while it ran, or it is no trace"
+    return "" if has_events else NO_EVENTS
 
 
 def _unix_nano(microseconds: float | None, base: int) -> int | None:

@@ -14,9 +14,10 @@ from typing import Any
 import orjson
 
 from vime_otel.data.run_files import MANIFEST_FILE, TORCH_DIR
+from vime_otel.data.texts import shown
 from vime_otel.data.write_run import write_atomically
 
-from ..addresses import host_and_port, shown
+from ..addresses import host_and_port
 from ..router import Worker
 from .profile_session import ProfilePlan, ProfileResult
 from .trace_files import BROWSER_BYTES, TraceContent

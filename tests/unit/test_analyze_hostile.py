@@ -92,7 +92,7 @@ def test_an_event_nested_deeper_than_json_is_read_is_left_out_and_the_others_are
     (tmp_path / "deep.json").write_bytes(events.replace(b'"traceEvents":[', event))
     report = analyze_json(capsys, "--profile-dir", tmp_path / "deep.json", "--no-run")
     (rank,) = report["engines"][0]["ranks"]
-    assert rank["problems"] == ["1 events could not be read and were left out"]
+    assert rank["problems"] == ["1 event could not be read: left out"]
     assert rank["timeline"]["busy"] == pytest.approx(20 * 0.09)
 
 

@@ -103,7 +103,7 @@ def test_an_event_that_can_not_be_read_is_left_out_and_told(tmp_path: Path) -> N
     path.write_bytes(text)
     events, reader = read(path)
     assert [event.ts for event in events] == [0, 10, 30, 40]
-    assert reader.problems == ["1 events could not be read and were left out"]
+    assert reader.problems == ["1 event could not be read: left out"]
 
 
 def test_fields_of_other_types_are_taken_as_what_they_mean(tmp_path: Path) -> None:

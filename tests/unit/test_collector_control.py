@@ -177,7 +177,7 @@ def test_many_recorders_start_together(collector: RunningCollector) -> None:
         client = ControlClient(collector.url)
         until(lambda: len(client.recorders()) == count)
         ended = client.record(steps=2)
-        assert ended["complete"] is True
+        assert ended["complete"] is True, ended["reasons"]
         assert len(ended["engines"]) == count
     finally:
         for recorder in recorders:

@@ -251,7 +251,7 @@ def test_a_group_of_which_an_engine_was_not_asked_for_is_noted(tmp_path: Path) -
         before = len(other.commands)
         ended = client.record(steps=2, workers=["http://127.0.0.1:8001"])
         assert len(other.commands) == before
-    assert ended["complete"] is True
+    assert ended["complete"] is True, ended["reasons"]
     assert RunDirectory(Path(ended["run"])).header["notes"] == [
         "127.0.0.1:8001/0: of its lockstep group of 2 engines, data-parallel rank 1 has been left out of this recording"
     ]
@@ -274,7 +274,7 @@ def test_a_whole_group_is_forced_and_engines_beside_a_partial_one_are_recorded(t
         replace(compiled, lockstep=lockstep(1)),
         force_eager=True,
     )
-    assert ended["complete"] is True
+    assert ended["complete"] is True, ended["reasons"]
     assert {row.execution for row in RunDirectory(Path(ended["run"])).rows} == {"forced_eager"}
     ended, engines = record(
         tmp_path / "part", replace(compiled, lockstep=lockstep(0)), compiled, force_eager=True, wait_seconds=0.5

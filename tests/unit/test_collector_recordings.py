@@ -79,7 +79,7 @@ def test_the_folded_files_add_up_to_the_clock(tmp_path: Path) -> None:
 def test_only_steps_of_the_kind_count(tmp_path: Path) -> None:
     with running(config(tmp_path)) as collector, SimulatedRecorder(collector.url, ENGINES[0]):
         ended = ControlClient(collector.url).record(steps=3, kind="decode")
-    assert ended["complete"] is True
+    assert ended["complete"] is True, ended["reasons"]
     assert ended["steps"] == {"decode": 3, "prefill": 1}
 
 
@@ -94,7 +94,7 @@ def test_requests_that_come_twice_count_once(tmp_path: Path) -> None:
         ):
             ended = ControlClient(collector.url).record(steps=4)
             assert set(engine.answers) == {200}
-        assert ended["complete"] is True
+        assert ended["complete"] is True, ended["reasons"]
         runs[twice] = RunDirectory(Path(ended["run"]))
     assert runs[True].self_us("decode") == runs[False].self_us("decode")
     assert runs[True].calls("prefill") == runs[False].calls("prefill")
@@ -229,7 +229,7 @@ def test_idle_engines_get_completions_at_their_own_url(tmp_path: Path) -> None:
     ):
         body = {"workers": urls, "requests": 3, "prompt": "hello", "max_tokens": 7, "steps": 40}
         ended = ControlClient(collector.url).record(**body)
-    assert ended["complete"] is True
+    assert ended["complete"] is True, ended["reasons"]
     for sent in prompts.values():
         assert len(sent) == 3
         assert len({each["prompt"].split()[0] for each in sent}) == 3
@@ -270,7 +270,7 @@ def test_what_the_closing_event_tells_of_cost_and_production_is_kept(tmp_path: P
         SimulatedRecorder(collector.url, ENGINES[0], 8001, Behaviour(execution="piecewise", closing=closing)),
     ):
         ended = ControlClient(collector.url).record(steps=3)
-    assert ended["complete"] is True
+    assert ended["complete"] is True, ended["reasons"]
     header = RunDirectory(Path(ended["run"])).header
     (engine,) = header["engines"]
     assert engine["overhead"] == {
@@ -303,7 +303,7 @@ def test_a_recording_by_layer_has_both_views(tmp_path: Path) -> None:
     for per_layer in (False, True):
         with running(config(tmp_path / str(per_layer))) as collector, SimulatedRecorder(collector.url, ENGINES[0]):
             ended = ControlClient(collector.url).record(steps=3, per_layer=per_layer)
-        assert ended["complete"] is True
+        assert ended["complete"] is True, ended["reasons"]
         runs[per_layer] = RunDirectory(Path(ended["run"]))
     assert runs[True].self_us("decode") == runs[False].self_us("decode")
     assert runs[True].calls("decode", f"{ENGINES[0]}-0") == runs[False].calls("decode", f"{ENGINES[0]}-0")

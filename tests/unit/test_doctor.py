@@ -15,8 +15,10 @@ from standins import Routes, answer, closed_port_url, serving_in_thread
 
 from collector.doctor.check_fleet import Look, check_fleet
 from collector.doctor.check_log import check_log
+from collector.doctor.check_traces import check_traces
 from collector.doctor.train_log import parse_train_log
 from collector.router import Worker
+from collector.torch_profiles.trace_files import find_traces
 from vime_otel.cli.main import main
 
 CONFIG = '{"profiler":"torch","torch_profiler_dir":"/logs/profile","max_iterations":3}'
@@ -142,6 +144,57 @@ def test_versions_that_differ_and_old_ones_are_worth_a_note() -> None:
     notes = [found for found in check_fleet(looks) if found.level == "note"]
     assert any("differ" in found.text for found in notes)
     assert any("--restart" in found.fix for found in notes)
+
+
+def test_every_reason_is_told_with_its_own_workers() -> None:
+    looks = [
+        Look(Worker("http://a:1", healthy=False, trouble="timed out")),
+        Look(Worker("http://b:1", healthy=False, trouble="connection refused")),
+        Look(Worker("http://c:1", healthy=False, trouble="timed out")),
+        Look(Worker("http://d:1", healthy=True), status=200),
+        Look(Worker("http://e:1", healthy=True), status=401),
+    ]
+    texts = [found.text for found in check_fleet(looks) if found.level == "mend"]
+    assert "nobody answers at http://a:1, http://c:1 (timed out)" in texts
+    assert "nobody answers at http://b:1 (connection refused)" in texts
+    assert [text.partition(":")[2][:4] for text in texts if "can't be told" in text] == ["//d:", "//e:"]
+
+
+def test_unhealthy_workers_are_to_be_mended_where_no_healthy_one_is_left() -> None:
+    sick = [Look(Worker(f"http://{host}:1", healthy=False), status=405) for host in "ab"]
+    assert {found.level for found in check_fleet(sick) if found.subject == "workers"} == {"mend"}
+    well = Look(Worker("http://c:1", healthy=True), status=405)
+    assert {found.level for found in check_fleet([*sick, well]) if found.subject == "workers"} == {"note"}
+
+
+def test_a_trace_without_events_asks_for_requests(capsys: pytest.CaptureFixture[str], tmp_path: Path) -> None:
+    (tmp_path / "rank0.1.pt.trace.json").write_text('{"traceEvents": []}')
+    status, found = doctor(capsys, "--trace-dir", str(tmp_path))
+    assert (status, "--requests" in found["traces"]["fix"]) == (1, True)
+
+
+def test_traces_that_are_broken_alike_are_told_together(tmp_path: Path) -> None:
+    for number in range(5):
+        (tmp_path / f"rank{number}.1.pt.trace.json").write_bytes(b"")
+    packed = gzip.compress(b'{"traceEvents": [{"ph": "X", "ts": 1}]}')
+    (tmp_path / "rank5.1.pt.trace.json.gz").write_bytes(packed)
+    (tmp_path / "rank6.1.pt.trace.json.gz").write_bytes(packed[:-8] + bytes(4) + packed[-4:])
+    whole, empty, damaged = check_traces(tmp_path)
+    assert (whole.level, "1 whole trace" in whole.text) == ("ok", True)
+    assert "rank2.1.pt.trace.json and 2 more: empty" in empty.text
+    assert ("damaged" in damaged.text, "let this user read it" in damaged.fix) == (True, False)
+
+
+def test_a_link_that_leads_out_of_the_folder_is_no_trace(tmp_path: Path) -> None:
+    secret, traces = tmp_path / "secret.trace.json", tmp_path / "traces"
+    traces.mkdir()
+    secret.write_text('{"traceEvents": [{"ts": 1}]}')
+    (traces / "a.trace.json").write_text(secret.read_text())
+    (traces / "inside.trace.json").symlink_to(traces / "a.trace.json")
+    (traces / "outside.trace.json").symlink_to(secret)
+    (tmp_path / "linked").symlink_to(traces)
+    for folder in (traces, tmp_path / "linked"):
+        assert {path.name for path in find_traces(folder)} == {"a.trace.json", "inside.trace.json"}
 
 
 def test_a_folder_without_whole_traces_says_why(capsys: pytest.CaptureFixture[str], tmp_path: Path) -> None:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import errno
 import os
 import shutil
 import subprocess
@@ -202,6 +203,45 @@ def test_a_start_file_that_is_removed_cancels(recorder: EngineRecorder, file_doo
     assert recorder.status.reason == "the start file was removed"
 
 
+def test_a_start_file_that_is_written_anew_waits_and_the_log_says_so(
+    recorder: EngineRecorder, file_door: FileDoor, tmp_path: Path, caplog: pytest.LogCaptureFixture
+) -> None:
+    start = tmp_path / "dir" / "start"
+    until(start.parent.is_dir)
+    start.write_text("5")
+    drive(recorder, 1)
+    first = recorder.status.recording
+    start.write_text("2 per-layer")
+    until(lambda: "says now waits" in caplog.text)
+    assert (recorder.status.recording, recorder.status.steps_asked) == (first, 5)
+    (told,) = caplog.messages
+    assert f"recording {first} is running on this engine; remove the file to call that off" in told
+    for number in range(4):
+        step(recorder, at=2000 + number * 10)
+    until(lambda: recorder.status.phase == "armed")
+    assert recorder.status.steps_asked == 2
+
+
+def test_the_log_tells_what_was_begun_and_what_came_of_it(
+    recorder: EngineRecorder, file_door: FileDoor, tmp_path: Path, caplog: pytest.LogCaptureFixture
+) -> None:
+    caplog.set_level("INFO", "vllm.vime_otel")
+    directory = tmp_path / "dir"
+    until(directory.is_dir)
+    (directory / "start").write_text("5 force_eager")
+    drive(recorder, 1)
+    (directory / "start").unlink()
+    until(lambda: recorder.due)
+    recorder.run_due()
+    until(lambda: recorder.status.phase == "cancelled")
+    key = recorder.status.recording
+    assert caplog.messages == [
+        f"vime-otel: {directory}/start says 'force_eager', which is none of force-eager, per-layer: it is passed over",
+        f"vime-otel: recording {key} begins: 5 steps, into {directory}",
+        f"vime-otel: recording {key} ended with 1 step (the start file was removed)",
+    ]
+
+
 def test_one_engine_writes_straight_into_the_directory(
     recorder: EngineRecorder, file_door: FileDoor, tmp_path: Path
 ) -> None:
@@ -269,6 +309,53 @@ def test_an_engine_that_refuses_keeps_nobody_waiting(
     assert not (directory / "recording.json").exists()
     (record,) = caplog.records
     assert "there are no files of this engine: a worker of this engine has no recorder" in record.getMessage()
+
+
+def test_an_engine_says_that_its_folder_waits_for_another_one(
+    recorder: EngineRecorder, file_door: FileDoor, tmp_path: Path, caplog: pytest.LogCaptureFixture
+) -> None:
+    caplog.set_level("INFO", "vllm.vime_otel")
+    directory = tmp_path / "dir"
+    until(directory.is_dir)
+    other = SharedDirectory(directory, "f" * 16)
+    other.enter()
+    try:
+        (directory / "start").write_text("1")
+        drive(recorder, 1)
+        until(lambda: f"the files in {directory} follow when 1 other engine made steps, too" in caplog.text)
+        assert not (directory / "recording.json").exists()
+    finally:
+        other.leave()
+    until(lambda: not (directory / "start").exists())
+    assert (directory / "recording.json").exists()
+    assert caplog.text.count("follow when") == 1
+
+
+def test_where_it_can_not_be_marked_that_there_are_no_files_the_log_says_so_once(
+    recorder: EngineRecorder,
+    file_door: FileDoor,
+    tmp_path: Path,
+    monkeypatch: pytest.MonkeyPatch,
+    caplog: pytest.LogCaptureFixture,
+) -> None:
+    directory = tmp_path / "dir"
+    until(directory.is_dir)
+    marks: list[str] = []
+
+    def full_at_first(shared: SharedDirectory, key: str, original: Any = SharedDirectory.mark_done) -> None:
+        marks.append(key)
+        if len(marks) < 4:
+            raise OSError(errno.ENOSPC, "No space left on device")
+        original(shared, key)
+
+    monkeypatch.setattr(SharedDirectory, "mark_done", full_at_first)
+    recorder.port.plugin = False  # type: ignore[attr-defined]
+    (directory / "start").write_text("5")
+    until(lambda: recorder.status.phase == "armed")
+    recorder.run_due()
+    until(lambda: not (directory / "start").exists())
+    for told in ("there are no files of this engine", "No space left"):
+        assert len([message for message in caplog.messages if told in message]) == 1
 
 
 def test_engines_of_a_lockstep_group_wait_for_each_other(

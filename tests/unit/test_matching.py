@@ -6,10 +6,11 @@ import socket
 
 import pytest
 
-from collector.addresses import addresses_of, is_this_machine, shown, with_host, worker_url
+from collector.addresses import addresses_of, is_this_machine, with_host, worker_url
 from collector.recordings.matching import Recorder, likely_reason, match
 from collector.router import Worker
 from vime_otel.data.errors import VimeOtelError
+from vime_otel.data.texts import shown
 
 NAMES = {
     "router.example": {"10.0.0.1"},

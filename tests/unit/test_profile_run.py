@@ -5,7 +5,7 @@ from __future__ import annotations
 import gzip
 import json
 import os
-from collections.abc import Iterator, Sequence
+from collections.abc import Awaitable, Callable, Iterator, Sequence
 from contextlib import contextmanager
 from pathlib import Path
 from typing import Any
@@ -39,6 +39,7 @@ class StandInWorker:
         self.running = False
         self.stops = 0
         self.completions = 0
+        self.complete: Callable[[web.Request], Awaitable[web.StreamResponse]] = self._complete
 
     @property
     def routes(self) -> Routes:
@@ -46,7 +47,7 @@ class StandInWorker:
             "GET /health": answer(),
             "GET /version": answer(body={"version": self.version}),
             "GET /v1/models": answer(body={"data": [{"id": "tiny"}]}),
-            "POST /v1/completions": self._complete,
+            "POST /v1/completions": self.complete,
             "POST /start_profile": self._start,
             "POST /stop_profile": self._stop,
         }
@@ -172,6 +173,38 @@ def test_one_old_worker_alone_is_known(capsys: pytest.CaptureFixture[str], tmp_p
     status, found = profile_run(capsys, tmp_path, [StandInWorker(traces, version="0.28.0")])
     assert status == 0
     assert found["traces"][0]["worker"]
+
+
+def test_the_error_for_a_fleet_without_traces_is_short(
+    capsys: pytest.CaptureFixture[str], tmp_path: Path, traces: Path
+) -> None:
+    workers = [StandInWorker(traces, "none") for _ in range(5)]
+    status, found = profile_run(capsys, tmp_path, workers, "--files-timeout", "0")
+    assert status == 1
+    assert len(found["missing"]) == 5
+    message = found["error"]["message"]
+    assert message.count("no file came") == 3
+    assert "and 2 workers more" in message
+
+
+def test_a_late_trace_of_another_session_is_nobodys(
+    capsys: pytest.CaptureFixture[str], tmp_path: Path, traces: Path
+) -> None:
+    worker = StandInWorker(traces, version="0.28.0")
+    late = traces / "vime-0123456789abcdef-0_dp0_pp0_tp0_dcp0_ep0_rank0.1.pt.trace.json.gz"
+
+    async def complete(request: web.Request) -> web.StreamResponse:
+        late.write_bytes(gzip.compress(json.dumps(TRACE).encode()))
+        return web.json_response({})
+
+    worker.complete = complete
+    status, found = profile_run(capsys, tmp_path, [worker])
+    assert (status, late.exists(), len(found["traces"])) == (0, True, 1)
+    assert Path(found["traces"][0]["source"]) != late
+    worker.kind = "none"
+    late.unlink()
+    status, found = profile_run(capsys, tmp_path, [worker])
+    assert (status, late.exists(), found["traces"]) == (1, True, [])
 
 
 def test_traces_can_join_a_run_that_is_there(capsys: pytest.CaptureFixture[str], tmp_path: Path, traces: Path) -> None:

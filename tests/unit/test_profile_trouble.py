@@ -5,11 +5,14 @@ from __future__ import annotations
 import asyncio
 import gzip
 import json
+import signal
 import subprocess
 import sys
 from collections.abc import Awaitable, Callable
 from contextlib import AsyncExitStack
 from pathlib import Path
+from threading import Event
+from time import sleep
 from typing import Any
 
 import pytest
@@ -18,8 +21,9 @@ from standins import Routes, answer, hang_up, serving, serving_in_thread
 
 from collector.http_client import new_session
 from collector.router import Worker
+from collector.torch_profiles import profile_session
 from collector.torch_profiles.bounded_start import start_bounded
-from collector.torch_profiles.profile_session import ProfilePlan, Silent, run_profile
+from collector.torch_profiles.profile_session import ProfilePlan, Silent, run_profile, stop_running
 from collector.torch_profiles.torch_profiler import Outcome, ProfileOptions
 from vime_otel.cli.main import main
 
@@ -193,6 +197,124 @@ def test_an_interruption_in_the_middle_of_the_starts_stops_those_that_were_sent(
     asyncio.run(run())
     assert "stop" in fast.calls
     assert "stop" in hanging.calls
+
+
+class Lines(Silent):
+    """Keeps what is told."""
+
+    def __init__(self) -> None:
+        self.told: list[str] = []
+
+    def doing(self, text: str) -> None:
+        self.told.append(text)
+
+
+def test_a_stop_that_takes_long_tells_who_is_waited_for(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(profile_session, "_TELL_S", 0.02)
+    lines = Lines()
+
+    async def slow(request: web.Request) -> web.StreamResponse:
+        while not any("waiting for 1 of 2" in line for line in lines.told):
+            await asyncio.sleep(0.01)
+        return web.Response()
+
+    async def run() -> list[str]:
+        async with AsyncExitStack() as stack:
+            fast = await stack.enter_async_context(serving(StandIn().routes))
+            late = await stack.enter_async_context(serving({"POST /stop_profile": slow}))
+            session = await stack.enter_async_context(new_session())
+            outcomes = await stop_running(session, [fast, late], 5, lines)
+            assert all(outcome.ok for outcome in outcomes)
+            return [line for line in lines.told if line.startswith(f"waiting for 1 of 2 to stop, {late} among them")]
+
+    assert "of at most 5" in asyncio.run(run())[0]
+
+
+def test_a_restart_says_that_it_may_take_minutes(tmp_path: Path) -> None:
+    worker, lines = StandIn("0.32.0"), Lines()
+
+    async def run() -> None:
+        async with serving(worker.routes) as url, new_session() as session:
+            plan = ProfilePlan("0" * 16, tmp_path, requests=1, files_timeout_s=0, restart=True)
+            await run_profile(session, [Worker(url)], plan, lines)
+            await start_bounded(session, [url], OPTIONS, 1, 1, True, 0.1, lines)
+
+    asyncio.run(run())
+    assert sum("ended first" in line for line in lines.told) == 2
+
+
+def test_an_interrupted_command_says_what_it_waits_for() -> None:
+    calls: list[str] = []
+    over = Event()
+
+    async def stops_when_all_is_over(request: web.Request) -> web.StreamResponse:
+        calls.append("stop")
+        while not over.is_set():
+            await asyncio.sleep(0.01)
+        return web.Response()
+
+    with serving_in_thread({"POST /stop_profile": stops_when_all_is_over}) as (url,):
+        command = [sys.executable, "-m", "vime_otel", "profile", "stop", "--worker", url]
+        with subprocess.Popen(command, stderr=subprocess.PIPE, stdout=subprocess.DEVNULL, text=True) as process:
+            assert process.stderr is not None
+            told = process.stderr.readline()
+            while not calls:
+                sleep(0.01)
+            process.send_signal(signal.SIGINT)
+            while told and "interrupted" not in told:
+                told = process.stderr.readline()
+            process.send_signal(signal.SIGINT)
+            process.wait()
+        over.set()
+    assert "a second Ctrl-C leaves at once" in told
+    assert process.returncode == -signal.SIGINT
+
+
+@pytest.mark.parametrize("number", [signal.SIGINT, signal.SIGTERM])
+def test_a_signal_that_comes_twice_at_once_cuts_no_stop_off(tmp_path: Path, number: signal.Signals) -> None:
+    worker = StandIn("0.32.0")
+    stopped: list[str] = []
+
+    async def stop(request: web.Request) -> web.StreamResponse:
+        await asyncio.sleep(0.3)
+        stopped.append("stop")
+        return web.Response()
+
+    with serving_in_thread({**worker.routes, "POST /stop_profile": stop}) as (url,):
+        command = [sys.executable, "-m", "vime_otel", "profile", "run", "--worker", url, "--trace-dir", str(tmp_path)]
+        with subprocess.Popen([*command, "--runs", str(tmp_path)], stderr=subprocess.DEVNULL) as process:
+            while "start" not in worker.calls:
+                sleep(0.01)
+            process.send_signal(number)
+            process.send_signal(number)
+            sleep(0.02)
+            process.send_signal(number)
+    assert (process.returncode, stopped) == (130, ["stop"])
+
+
+def test_the_command_to_type_next_means_the_same_workers(capsys: pytest.CaptureFixture[str]) -> None:
+    def next_of(*words: str) -> str:
+        assert main(["profile", "start", *words]) == 0
+        return capsys.readouterr().out
+
+    with serving_in_thread(StandIn("0.32.0").routes) as (url,):
+        listed = {"workers": [{"url": url, "is_healthy": False, "worker_type": "decode", "model_id": "a b"}]}
+        with serving_in_thread({"GET /workers": answer(body=listed)}) as (router,):
+            told = next_of("--router", router, "--worker-type", "decode", "--model", "a b", "--all")
+            named = next_of("--worker", f"{url}@1", "--worker", url)
+    assert f"next: vime-otel profile stop --router {router} --worker-type decode --model 'a b' --all\n" in told
+    assert f"next: vime-otel profile stop --worker {url}\n" in named
+
+
+def test_unbounded_says_so_and_takes_no_bound(capsys: pytest.CaptureFixture[str]) -> None:
+    worker = StandIn("0.32.0")
+    with serving_in_thread(worker.routes) as (url,):
+        for bound in ("--iterations", "--max-seconds"):
+            assert main(["profile", "start", "--worker", url, "--unbounded", bound, "5"]) == 2
+            assert bound in capsys.readouterr().err
+        assert worker.calls == []
+        assert main(["profile", "start", "--worker", url, "--unbounded"]) == 0
+    assert "until it is stopped" in capsys.readouterr().out
 
 
 def test_a_closed_stderr_keeps_nothing_from_being_stopped(tmp_path: Path) -> None:

@@ -291,3 +291,13 @@ def test_idle_steps_are_rows_and_count_nowhere(tmp_path: Path) -> None:
     assert run.steps == {"decode": 36, "prefill": 4}
     assert [row.kind for row in run.rows[-3:]] == ["idle"] * 3
     assert not list(run.path.rglob("idle*"))
+
+
+def test_totals_that_can_not_be_written_leave_nothing_behind(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    def full_disk(*_: Any) -> bool:
+        raise sqlite3.OperationalError("database or disk is full")
+
+    monkeypatch.setattr("vime_otel.data.write_run.insert_totals", full_disk)
+    with pytest.raises(sqlite3.OperationalError):
+        write_run(tmp_path, sample_recording())
+    assert list(tmp_path.glob(".totals*")) == []

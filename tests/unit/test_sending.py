@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import array
+import os
 from collections import Counter, defaultdict
 from dataclasses import replace
 from typing import Any
@@ -15,8 +16,9 @@ from opentelemetry.proto.collector.trace.v1.trace_service_pb2 import ExportTrace
 from otlp_sink import OtlpSink, span_attributes
 from standins import answer, closed_port_url, serving_in_thread
 
-from vime_otel.data.errors import VimeOtelError
+from vime_otel.data.errors import Unavailable, VimeOtelError
 from vime_otel.data.otlp import CLOSING_EVENT, MAX_REQUEST_BYTES, STEP_EVENT, plain_value
+from vime_otel.recorder import send_otlp
 from vime_otel.recorder.send import send_to_collector
 from vime_otel.recorder.send_otlp import send_to_environment
 from vime_otel.recorder.window import Clock, Command, EngineStep, RankLog, StepCounts, Window
@@ -67,8 +69,8 @@ class Collecting:
 
 @pytest.fixture(autouse=True)
 def no_endpoint(monkeypatch: pytest.MonkeyPatch) -> None:
-    for name in ("ENDPOINT", "TRACES_ENDPOINT", "PROTOCOL", "TRACES_PROTOCOL"):
-        monkeypatch.delenv(f"OTEL_EXPORTER_OTLP_{name}", raising=False)
+    for name in [name for name in os.environ if name.startswith("OTEL_")]:
+        monkeypatch.delenv(name)
 
 
 @pytest.fixture(scope="module")
@@ -177,6 +179,59 @@ def test_spans_go_to_the_standard_endpoint_over_http(monkeypatch: pytest.MonkeyP
     sink = OtlpSink()
     sink.requests = [ExportTraceServiceRequest.FromString(body) for _, body in collecting.bodies]
     _assert_two_steps(sink)
+
+
+@pytest.mark.parametrize("variable", ["OTEL_EXPORTER_OTLP_TRACES_ENDPOINT", "OTEL_EXPORTER_OTLP_ENDPOINT"])
+def test_an_endpoint_with_a_path_is_spoken_to_in_http(monkeypatch: pytest.MonkeyPatch, variable: str) -> None:
+    collecting = Collecting()
+    with serving_in_thread({"POST /base/v1/traces": collecting.take}) as (url,):
+        monkeypatch.setenv(variable, f"{url}/base{'/v1/traces' if 'TRACES' in variable else ''}")
+        send_to_environment(window(steps=1, spans=1))
+    assert {path for path, _ in collecting.bodies} == {"/base/v1/traces"}
+
+
+def test_on_the_port_of_otlp_over_http_that_is_spoken(monkeypatch: pytest.MonkeyPatch) -> None:
+    for url, spoken in (("http://host:4318", "http/protobuf"), ("http://host:4317/", "grpc"), ("host:4317", "grpc")):
+        monkeypatch.setenv("OTEL_EXPORTER_OTLP_ENDPOINT", url)
+        assert send_otlp._protocol() == spoken, url
+
+
+@pytest.mark.parametrize(("variable", "value"), [("OTEL_SDK_DISABLED", "TRUE"), ("OTEL_TRACES_EXPORTER", "none")])
+def test_where_tracing_is_switched_off_nothing_is_sent(
+    monkeypatch: pytest.MonkeyPatch, variable: str, value: str
+) -> None:
+    monkeypatch.setenv("OTEL_EXPORTER_OTLP_ENDPOINT", closed_port_url())
+    monkeypatch.setenv(variable, value)
+    send_to_environment(window(steps=1, spans=1))
+
+
+@pytest.mark.parametrize(
+    ("variable", "value"),
+    [
+        ("OTEL_EXPORTER_OTLP_PROTOCOL", "carrier-pigeon"),
+        ("OTEL_EXPORTER_OTLP_TRACES_PROTOCOL", "http/json"),
+        ("OTEL_EXPORTER_OTLP_TIMEOUT", "soon"),
+        ("OTEL_EXPORTER_OTLP_COMPRESSION", "zip"),
+    ],
+)
+def test_a_variable_that_can_not_be_used_is_told(monkeypatch: pytest.MonkeyPatch, variable: str, value: str) -> None:
+    monkeypatch.setenv("OTEL_EXPORTER_OTLP_ENDPOINT", closed_port_url())
+    monkeypatch.setenv(variable, value)
+    with pytest.raises(Unavailable, match=rf"OTEL_EXPORTER_OTLP_.*{value}"):
+        send_to_environment(window(steps=1, spans=1))
+
+
+def test_an_endpoint_that_refuses_is_told_with_its_reason_and_without_passwords(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    with serving_in_thread({"POST /v1/traces": answer(401, text="")}) as (url,):
+        place = url.removeprefix("http://")
+        monkeypatch.setenv("OTEL_EXPORTER_OTLP_TRACES_ENDPOINT", f"http://me:s3cr3t@{place}/v1/traces")
+        with pytest.raises(
+            Unavailable, match=rf"endpoint http://{place}/v1/traces did not take .*(401|Unauthorized)"
+        ) as told:
+            send_to_environment(window(steps=1, spans=1))
+    assert "s3cr3t" not in str(told.value)
 
 
 def _assert_two_steps(sink: OtlpSink) -> None:

@@ -184,3 +184,12 @@ def test_a_groups_recording_tells_which_engine_could_not_join(first: SharedDirec
     assert (run.header["complete"], run.header["reasons"], run.steps) == (False, ["late"], {"decode": 1})
     assert [(engine["id"][0], engine["complete"]) for engine in run.header["engines"]] == [("a", True), ("b", False)]
     assert first.start() is None
+
+
+def test_marking_done_needs_no_room_on_the_disk(first: SharedDirectory) -> None:
+    path = first.directory / ".engines" / ("a" * 16)
+    before = path.stat()
+    assert first.living() == {"a" * 16: ""}
+    first.mark_done("0123456789abcdef")
+    assert (path.stat().st_ino, path.stat().st_size) == (before.st_ino, before.st_size)
+    assert first.living() == {"a" * 16: "0123456789abcdef"}

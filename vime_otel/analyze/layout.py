@@ -6,6 +6,7 @@ from collections.abc import Iterable, Iterator, Sequence
 from dataclasses import dataclass, field
 from typing import Any
 
+from ..data.summary import counted
 from .beside import Recorded
 from .rank_report import KernelRow, OperatorRow, RankReport
 from .report import EngineReport, Report
@@ -211,14 +212,15 @@ def _rank(rank: RankReport) -> list[Section]:
 def _about(rank: RankReport) -> Iterable[str]:
     process = f"{rank.process or 'process'} {rank.pid}" if rank.pid is not None else "no process named"
     began = f", from {rank.began}" if rank.began else ""
-    yield f"{rank.events:,} events, {rank.text_mb:,.1f} MB of JSON; {process}{began}"
+    yield f"{counted(rank.events, 'event')}, {rank.text_mb:,.1f} MB of JSON; {process}{began}"
     yield from rank.hardware
     if rank.configuration:
         yield ", ".join(f"{key} {value}" for key, value in rank.configuration.items())
     yield from (f"incomplete: {problem}" for problem in rank.problems)
     yield from (f"note: {oddity}" for oddity in rank.oddities)
     if rank.unmatched_kernels:
-        yield f"note: {rank.unmatched_kernels} kernels have no launch in the trace, and so no step"
+        have = "has" if rank.unmatched_kernels == 1 else "have"
+        yield f"note: {counted(rank.unmatched_kernels, 'kernel')} {have} no launch in the trace, and so no step"
     if rank.graphs:
         graphs = rank.graphs
         yield (

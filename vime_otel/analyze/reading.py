@@ -12,6 +12,7 @@ from typing import Any, BinaryIO, TypeVar
 
 import msgspec
 
+from ..data.summary import counted
 from .events import Event, decode_one, decode_value
 from .splitting import array_begin, likely_end, scan
 
@@ -59,7 +60,7 @@ class TraceReader:
             del buffer[:begin]
             yield from self._events(pieces, buffer, decode)
         if self._unreadable:
-            self.problems.append(f"{self._unreadable} events could not be read and were left out")
+            self.problems.append(f"{counted(self._unreadable, 'event')} could not be read: left out")
         if not self.ended and not self._damaged:
             self.problems.append("the file ends before its list of events does: it is cut off, or still being written")
         self.header = _header(head, bytes(buffer) if self.ended else b"]")

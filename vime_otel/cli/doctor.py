@@ -9,7 +9,6 @@ from urllib.parse import urlsplit
 import click
 from rich.table import Table
 
-from collector.addresses import shown
 from collector.client import Client
 from collector.doctor.check_fleet import check_fleet, look_at
 from collector.doctor.check_log import check_log
@@ -23,6 +22,7 @@ from collector.router import Worker, find_workers
 from ..data import settings
 from ..data.errors import UsageError, VimeOtelError
 from ..data.summary import counted
+from ..data.texts import shown
 from .options import DEFAULT_COLLECTOR, FOLDER, clean_url, collector_option, json_option, place_options, read_log
 from .output import console, print_json
 

@@ -133,10 +133,12 @@ def read_log(path: str) -> TrainLog:
 
 def engine_arguments(router: str | None, workers: Sequence[str], limit: int | None) -> str:
     """The same options as one would type them, for another command; without passwords."""
-    from collector.addresses import shown
+    from collector.addresses import without_rank
+
+    from ..data.texts import shown
 
     words = ["--router", shown(router)] if router else []
-    for worker in workers:
+    for worker in dict.fromkeys(map(without_rank, workers)):
         words += ["--worker", shown(worker)]
     if limit:
         words += ["--limit", str(limit)]

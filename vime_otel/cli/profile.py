@@ -11,8 +11,8 @@ from typing import Any, TypeVar
 
 import aiohttp
 import click
+from click.core import ParameterSource
 
-from collector.addresses import shown
 from collector.http_client import new_session
 from collector.router import Worker, find_workers
 from collector.torch_profiles.bounded_start import start_bounded
@@ -24,16 +24,26 @@ from collector.worker_filter import PassedOver, WorkerFilter, select_workers
 from ..data import settings
 from ..data.errors import UsageError
 from ..data.find_runs import find_run, runs_root
+from ..data.texts import shown
 from ..data.write_run import check_writable
 from ..version import __version__
 from .options import FOLDER, Seconds, Text, engine_arguments, engine_options, json_option, named_log, runs_option
 from .output import Failure, print_json
-from .profile_options import MOST_SECONDS, filter_options, start_options, stop_timeout_option, trace_prefix
-from .profile_tables import print_chosen, print_outcomes, print_profile
+from .profile_options import (
+    MOST_SECONDS,
+    filter_arguments,
+    filter_options,
+    start_options,
+    stop_timeout_option,
+    trace_prefix,
+)
+from .profile_tables import first_reasons, print_chosen, print_outcomes, print_profile
 from .signals import Interrupts
 from .status import status_line
 
 _T = TypeVar("_T")
+_QUIET_S = 1.0
+"""How long an interrupted command may take to end before it says why."""
 
 
 @click.group()
@@ -71,6 +81,8 @@ def start(
 
     Where vLLM is too old to end it after --iterations by itself, this command waits --max-seconds and stops it.
     """
+    if unbounded:
+        _refuse_bounds()
     options = ProfileOptions(prefix, delay_iterations, 0 if unbounded else iterations, profiler_kwargs)
 
     async def ask(session: aiohttp.ClientSession, chosen: list[Worker], tell: Teller) -> list[Outcome]:
@@ -173,8 +185,7 @@ def run(
         return 0
     path, manifest = write_profile_run(target, root, plan, result, __version__, label, copy)
     if path is None:
-        told = "; ".join(f"{worker}: {why}" for worker, why in result.missing.items())
-        raise Failure(f"no trace came: {told}", {"run": None, "ok": False, **manifest})
+        raise Failure(f"no trace came: {first_reasons(result.missing)}", {"run": None, "ok": False, **manifest})
     if as_json:
         print_json({"run": str(path), "ok": result.ok, **manifest})
     else:
@@ -201,6 +212,14 @@ def profile_workers(
             return await run_profile(session, chosen, plan, tell)
 
     return _run_async(work)
+
+
+def _refuse_bounds() -> None:
+    """Raise UsageError where --unbounded comes with a bound."""
+    source = click.get_current_context().get_parameter_source
+    for name in ("iterations", "max_seconds"):
+        if source(name) == ParameterSource.COMMANDLINE:
+            raise UsageError(f"--unbounded and --{name.replace('_', '-')} contradict each other: leave one out")
 
 
 def new_session_id() -> str:
@@ -246,7 +265,8 @@ def _ask_all(
     if as_json:
         print_json({"action": action, "workers": [outcome.as_dict() for outcome in outcomes], **_passed_over(others)})
     else:
-        print_outcomes(action, outcomes, others, engine_arguments(router, workers, wanted.limit))
+        named = f"{engine_arguments(router, workers, wanted.limit)} {filter_arguments(wanted)}".rstrip()
+        print_outcomes(action, outcomes, others, named)
     return 0 if all(outcome.ok for outcome in outcomes) else 1
 
 
@@ -268,6 +288,12 @@ def _run_async(work: Callable[[Teller], Coroutine[Any, Any, _T]]) -> _T:
             await asyncio.wait({task, signal}, return_when=asyncio.FIRST_COMPLETED)
             if not task.done():
                 task.cancel()
+                await asyncio.wait({task}, timeout=_QUIET_S)
+                if not task.done():
+                    tell.note(
+                        "interrupted: the profiles are stopped first, which may take minutes; a second Ctrl-C leaves"
+                        " at once, and what still runs must be ended with `vime-otel profile stop`"
+                    )
                 with contextlib.suppress(asyncio.CancelledError):
                     await task
                 raise KeyboardInterrupt

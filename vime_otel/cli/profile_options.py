@@ -5,6 +5,7 @@ from __future__ import annotations
 import functools
 import json
 import re
+import shlex
 from collections.abc import Callable
 from typing import Any, TypeVar, cast
 
@@ -68,6 +69,13 @@ def filter_options(command: _Command) -> _Command:
     return wrapped
 
 
+def filter_arguments(wanted: WorkerFilter) -> str:
+    """The same filter as one would type it for another command, but for the limit."""
+    words = [word for each in wanted.worker_types for word in ("--worker-type", each)]
+    words += [word for each in wanted.models for word in ("--model", each)]
+    return shlex.join(words if wanted.only_healthy else [*words, "--all"])
+
+
 stop_timeout_option = click.option(
     "--stop-timeout",
     type=Seconds(0.1, MOST_SECONDS),
@@ -95,7 +103,7 @@ def start_options(command: _Command) -> _Command:
             type=Seconds(1, MOST_SECONDS),
             default=60.0,
             show_default=True,
-            help="Stop after so long where vLLM does not bound the profile by itself.",
+            help="Stop after so long where vLLM does not bound the profile by itself, or `run` still waits for work.",
         ),
         click.option(
             "--profiler-kwargs",

@@ -3,13 +3,13 @@
 from __future__ import annotations
 
 import shlex
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
+from itertools import islice
 from pathlib import Path
 from typing import Any
 
 from rich.table import Table
 
-from collector.addresses import shown
 from collector.router import Worker
 from collector.torch_profiles.profile_session import ProfileResult
 from collector.torch_profiles.torch_profiler import Outcome
@@ -18,8 +18,10 @@ from collector.worker_filter import PassedOver
 
 from ..data.find_runs import runs_root
 from ..data.summary import counted
-from ..data.texts import printable
+from ..data.texts import printable, shown
 from .output import console
+
+_REASONS_TOLD = 3
 
 
 def print_chosen(chosen: Sequence[Worker], others: Sequence[PassedOver]) -> None:
@@ -45,7 +47,9 @@ def print_outcomes(action: str, outcomes: Sequence[Outcome], others: Sequence[Pa
     out.print(f"{action}: {len(good)} of {counted(len(outcomes), 'worker')}")
     if action == "start" and any(outcome.may_run for outcome in good):
         out.print(
-            "A trace is written once the iterations are done and one more step has come: send some requests.",
+            "A trace is written once the iterations are done and one more step has come: send some requests."
+            if all(outcome.bounded for outcome in good if outcome.may_run)
+            else "It runs, and its traces grow, until it is stopped.",
             soft_wrap=True,
         )
         out.print(f"next: vime-otel profile stop {named}", soft_wrap=True)
@@ -80,6 +84,13 @@ def print_traces(result: ProfileResult, manifest: dict[str, Any]) -> None:
     whole = sum(entry["status"] == "whole" for entry in manifest["traces"])
     having = len(result.workers) - len(manifest["missing"])
     out.print(f"{counted(whole, 'whole trace')}; {having} of {counted(len(result.workers), 'worker')} left one")
+
+
+def first_reasons(missing: Mapping[str, str]) -> str:
+    """What keeps the first workers' traces away, and how many workers there are besides."""
+    told = [f"{worker}: {why}" for worker, why in islice(missing.items(), _REASONS_TOLD)]
+    more = len(missing) - len(told)
+    return "; ".join([*told, f"and {counted(more, 'worker')} more (--json tells of each)"] if more else told)
 
 
 def _table(*headings: str) -> Table:

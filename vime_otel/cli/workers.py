@@ -10,7 +10,7 @@ from urllib.parse import urlsplit
 import click
 from rich.table import Table
 
-from collector.addresses import host_and_port, is_this_machine, shown
+from collector.addresses import host_and_port, is_this_machine
 from collector.client import Client, NoCollector, listening_option
 from collector.http_client import new_session
 from collector.recordings.matching import Match, Matching, Recorder, likely_reason, match
@@ -19,6 +19,7 @@ from collector.router import Worker, ask_health, find_workers
 
 from ..data import settings
 from ..data.errors import UsageError, VimeOtelError
+from ..data.texts import shown
 from .options import DEFAULT_COLLECTOR, clean_url, collector_option, engine_arguments, engine_options, json_option
 from .output import console, print_json
 

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import os
 from dataclasses import dataclass
+from urllib.parse import urlsplit
 
 from .errors import UsageError
 
@@ -115,6 +116,28 @@ def secret(setting: Setting) -> str:
     return value
 
 
+def collector_url() -> str:
+    """The collector's URL without a trailing slash, or an empty text; raises UsageError, which repeats no password."""
+    url = get(COLLECTOR).rstrip("/")
+    try:
+        parts = urlsplit(url)
+        valid = parts.scheme in ("http", "https") and bool(parts.hostname) and parts.port != 0
+        valid = valid and not parts.query and not parts.fragment and url.isprintable() and " " not in url
+    except ValueError:
+        valid = False
+    if url and not valid:
+        raise UsageError(f"{COLLECTOR.name}={_without_user(url)!r:.60} is not a URL such as http://127.0.0.1:4318")
+    if url and "@" in parts.netloc:
+        raise UsageError(f"{COLLECTOR.name}={_without_user(url)} has a user name; a token belongs into {TOKEN.name}")
+    return url
+
+
+def _without_user(url: str) -> str:
+    """What stands before an @ may be a password, however the rest is spelt."""
+    scheme, slashes, rest = url.partition("://") if "://" in url else ("", "", url)
+    return scheme + slashes + rest.rpartition("@")[2]
+
+
 def timing() -> str:
     """One of TIMINGS; raises UsageError for anything else."""
     value = get(TIMING)
@@ -140,5 +163,5 @@ def whole_number(setting: Setting) -> int:
     """The variable's value as a number; raises UsageError for one that is none."""
     value = get(setting)
     if not (value.isascii() and value.isdigit() and len(value) <= _MOST_DIGITS):
-        raise UsageError(f"{setting.name}={value!r:.60} is not a whole number; unset it or give one")
+        raise UsageError(f"{setting.name}={value!r:.60} is not a whole number from 0 on; unset it or give one")
     return int(value)

@@ -47,8 +47,8 @@ class TopFrame:
 
 
 def counted(number: int, noun: str) -> str:
-    """`1 step`, `2 steps`."""
-    return f"{number} {noun}{'s' * (number != 1)}"
+    """`1 step`, `2,000 steps`."""
+    return f"{number:,} {noun}{'s' * (number != 1)}"
 
 
 def top_frames(self_us: Mapping[str, int], calls: Mapping[str, int], steps: int, limit: int = 25) -> list[TopFrame]:

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import array
+import contextlib
 import os
 import re
 import shutil
@@ -116,16 +117,15 @@ def _write_totals(path: Path, totals: Iterable[StepTotals]) -> None:
     temporary = path.with_name(f".{path.name}.{os.getpid()}")
     temporary.unlink(missing_ok=True)
     stack_ids: dict[str, int] = {}
-    connection = sqlite3.connect(temporary)
     try:
-        with connection:
+        with contextlib.closing(sqlite3.connect(temporary)) as connection, connection:
             create_totals(connection)
             for part in totals:
                 insert_totals(connection, part, stack_ids)
             connection.executemany("INSERT INTO stacks VALUES (?,?)", ((i, s) for s, i in stack_ids.items()))
+        os.replace(temporary, path)
     finally:
-        connection.close()
-    os.replace(temporary, path)
+        temporary.unlink(missing_ok=True)  # what it holds of a full disk would be missed
 
 
 def create_totals(connection: sqlite3.Connection) -> None:

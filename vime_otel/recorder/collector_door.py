@@ -14,6 +14,7 @@ from urllib3.exceptions import ProtocolError
 from vime_otel.data import settings, tls
 from vime_otel.data.days import utc_today
 from vime_otel.data.rolling import rolling_id
+from vime_otel.data.summary import counted
 
 from .doors import Door
 from .engine import ACTIVE_PHASES, PIECE_STEPS, EngineRecorder, Sampling, Status
@@ -164,6 +165,8 @@ class CollectorDoor(Door):
         )
         refusal = self.recorder.submit(command, self.deliver)
         if refusal is None:
+            steps = counted(command.steps, "step")
+            logger.info("vime-otel: recording %s begins: %s, for the collector at %s", recording, steps, self._url)
             self._recording = recording
         else:
             self._refused = Status("refused", recording, 0, command.steps, refusal)

@@ -11,7 +11,10 @@ from statistics import median
 from typing import Any
 
 from vime_otel.data import settings
+from vime_otel.data.summary import counted
+from vime_otel.version import __version__
 
+from .checks import without_effect
 from .engine import EngineRecorder
 from .exporter import Destination, Exporter, Kept
 from .outbox_store import FOLDER
@@ -69,6 +72,10 @@ class Door(threading.Thread):
         error = self.try_export(window)
         if error is not None:
             logger.warning("vime-otel: recording %s was not exported whole: %s", window.command.recording, error)
+        else:
+            ended = f" ({'; '.join(dict.fromkeys(window.reasons))})" if window.reasons else ""
+            made = counted(len(window.steps), "step")
+            logger.info("vime-otel: recording %s ended with %s%s", window.command.recording, made, ended)
         self.recorder.exported(error, waits=isinstance(error, Kept))
 
     def _unrecorded(self, window: Window) -> dict[str, Any]:
@@ -87,14 +94,22 @@ def open_doors(recorder: EngineRecorder) -> list[Door]:
     """Open and start the doors that the settings name."""
     # Late: each door brings a transport of its own.
     doors: list[Door] = []
-    if url := settings.get(settings.COLLECTOR):
+    waits_for = []
+    if url := settings.collector_url():
         from .collector_door import CollectorDoor
 
-        doors.append(CollectorDoor(recorder, url.rstrip("/"), settings.secret(settings.TOKEN)))
+        doors.append(CollectorDoor(recorder, url, settings.secret(settings.TOKEN)))
+        waits_for.append(f"for what the collector at {url} asks")
     if directory := settings.get(settings.DIR):
         from .file_door import FileDoor
 
-        doors.append(FileDoor(recorder, Path(directory)))
+        folder = Path(directory).absolute()
+        doors.append(FileDoor(recorder, folder))
+        waits_for.append(f"for {folder / 'start'}")
     for door in doors:
         door.start()
+    for sentence in without_effect():
+        logger.warning("vime-otel: %s", sentence)
+    if waits_for:
+        logger.info("vime-otel %s is attached and waits %s", __version__, " and ".join(waits_for))
     return doors

@@ -46,7 +46,7 @@ def main() -> NoReturn:
     with contextlib.suppress(OSError):
         # In a session of its own a process is niced only against itself, where the kernel groups by session.
         Path("/proc/self/autogroup").write_text(str(NICENESS))
-    logging.disable()  # whatever fails is answered
+    logging.getLogger().addHandler(logging.NullHandler())  # whatever fails is answered, not printed
     ExporterProcess().run()
     os._exit(0)  # a thread may still read standard input, which Python's own end can't stand
 
@@ -96,12 +96,14 @@ class ExporterProcess:
     def _export(self, window: Window | None, destination: Destination) -> None:
         if destination.directory and destination.start:
             # Late: what imports little starts fast.
+            import sqlite3
+
             from .write_directory import write_window
 
             directory = Path(destination.directory)
             try:
                 write_window(window, directory, destination.start)
-            except OSError as error:
+            except (OSError, sqlite3.Error) as error:
                 way_out = "mend it, then write `start` again"
                 raise VimeOtelError(f"{directory} can't be written ({error}); {way_out}") from error
         # With a collector set, all that leaves the host goes there: a Jaeger must not get it by accident.

@@ -8,6 +8,7 @@ from pathlib import Path
 
 from vime_otel.data import settings
 from vime_otel.data.lockstep import start_position
+from vime_otel.data.summary import counted
 
 from .doors import Door
 from .engine import EngineRecorder
@@ -38,6 +39,9 @@ class FileDoor(Door):
         self._waits_for: str | None = None
         self._waits_until = 0.0
         self._told = ""
+        self._put_off: str | None = None
+        self._given_up: str | None = None
+        self._others_of: str | None = None
 
     def run(self) -> None:
         """Look until closed."""
@@ -98,21 +102,50 @@ class FileDoor(Door):
             if refusal is None:
                 if start.note:
                     logger.warning("vime-otel: %s", start.note)
+                logger.info(
+                    "vime-otel: recording %s begins: %s, into %s",
+                    start.key,
+                    counted(start.steps, "step"),
+                    self._directory,
+                )
                 self._acted_on = self._recording = start.key
+            elif start.key != self._put_off:
+                self._put_off = start.key
+                self._tell_of_waiting(refusal)
         elif self.recorder.status.position is not None and self._agreed != start.key:
             self._agree(shared, start.key)
         elif self._gave_up(start.key):
-            logger.warning("vime-otel: there are no files of this engine: %s", self.recorder.status.reason)
+            if self._given_up != start.key:
+                self._given_up = start.key
+                logger.warning("vime-otel: there are no files of this engine: %s", self.recorder.status.reason)
             with shared.locked():
                 shared.mark_done(start.key)
             self._exported = start.key
-        elif self._exported == start.key and shared.all_done(start.key):
-            # Others that were waited for are gone: what there is gets merged.
-            error = self.exporter.export(None, self._destination(start.key))
-            if error is not None:
-                logger.warning("vime-otel could not merge what the engines wrote: %s", error)
-                with shared.locked():
-                    shared.remove_start(start.key)
+        elif self._exported == start.key:
+            self._look_for_others(shared, start.key)
+
+    def _look_for_others(self, shared: SharedDirectory, key: str) -> None:
+        """This engine's part is written: the last engine merges all, or this one where those that were to are gone."""
+        others = sum(done != key for done in shared.living().values())
+        if others and self._others_of != key:
+            self._others_of = key
+            what = counted(others, "other engine")
+            logger.info("vime-otel: the files in %s follow when %s made steps, too", self._directory, what)
+        if others:
+            return
+        error = self.exporter.export(None, self._destination(key))
+        if error is not None:
+            logger.warning("vime-otel could not merge what the engines wrote: %s", error)
+            with shared.locked():
+                shared.remove_start(key)
+
+    def _tell_of_waiting(self, refusal: str) -> None:
+        """A new start file does not end the recording that an earlier one asked for."""
+        status, path = self.recorder.status, self._directory / "start"
+        ours = status.recording == self._recording and status.phase in ("armed", "recording")
+        way_out = "; remove the file to call that off, then write it again" if ours else ""
+        level = logging.WARNING if ours else logging.INFO
+        logger.log(level, "vime-otel: what %s says now waits: %s%s", path, refusal, way_out)
 
     def _gave_up(self, key: str) -> bool:
         """Whether this engine refused or failed, and will write nothing."""

@@ -6,8 +6,10 @@ variable (endpoint, headers, TLS, compression, timeout) means just what it means
 
 from __future__ import annotations
 
+import logging
 import os
 from collections.abc import Callable, Iterator
+from urllib.parse import urlsplit
 
 from opentelemetry.sdk.resources import Resource
 from opentelemetry.sdk.trace import ReadableSpan
@@ -17,28 +19,49 @@ from opentelemetry.trace import SpanContext, SpanKind, TraceFlags
 
 from vime_otel.data import otlp
 from vime_otel.data.errors import Unavailable
+from vime_otel.data.texts import printable, shown
 
 from .assemble import AssembledStep, StepPart, assemble
 from .resource import resource_attributes
 from .window import Window
 
 _SCOPE = InstrumentationScope(otlp.SCOPE)
+_GRPC, _HTTP = "grpc", "http/protobuf"
+_HTTP_PORT = 4318
+_TEXT_SHOWN = 200
 
 
-def _setting(name: str) -> str | None:
-    return os.environ.get(f"OTEL_EXPORTER_OTLP_TRACES_{name}") or os.environ.get(f"OTEL_EXPORTER_OTLP_{name}")
+class _LastWords(logging.Handler):
+    """The latest complaint of the SDK's exporters: they tell nobody else why a request was not taken."""
+
+    text = ""
+
+    def emit(self, record: logging.LogRecord) -> None:
+        """Keep it, on one line and without passwords."""
+        self.text = shown(printable(record.getMessage()))[:_TEXT_SHOWN]
+
+
+_last_words = _LastWords(logging.WARNING)
+logging.getLogger("opentelemetry.exporter.otlp").addHandler(_last_words)
+
+
+def _setting(name: str) -> str:
+    value = os.environ.get(f"OTEL_EXPORTER_OTLP_TRACES_{name}", "").strip()
+    return value or os.environ.get(f"OTEL_EXPORTER_OTLP_{name}", "").strip()
 
 
 def endpoint() -> str:
-    """Where the environment says that spans go; empty where it doesn't."""
-    return _setting("ENDPOINT") or ""
+    """Where the environment says that spans go; empty where it names no place, or says that none are exported."""
+    disabled = os.environ.get("OTEL_SDK_DISABLED", "").strip().lower() == "true"
+    exporters = os.environ.get("OTEL_TRACES_EXPORTER", "").strip().lower()
+    return "" if disabled or exporters == "none" else _setting("ENDPOINT")
 
 
 def send_to_environment(window: Window, taken: int = 0, note: Callable[[int], None] = lambda taken: None) -> None:
     """Send the spans to the `endpoint`, one request a rank and step, but for the first `taken` of these.
 
     `note` is called with how many were taken by then. Without an endpoint nothing is sent. Raises Unavailable
-    when it does not take a request.
+    when it does not take a request, or where a variable can't be used: what is kept goes when that is mended.
     """
     if not endpoint():
         return
@@ -57,20 +80,43 @@ def send_to_environment(window: Window, taken: int = 0, note: Callable[[int], No
                     resources[rank] = Resource(known)
                 batch = list(_sdk_spans(window, step, part, resources[rank]))
                 if batch and exporter.export(batch) is not SpanExportResult.SUCCESS:
-                    raise Unavailable(f"the OTLP endpoint {endpoint()} did not take the spans of step {step.row.index}")
+                    why = f": {_last_words.text}" if _last_words.text else ""
+                    raise Unavailable(
+                        f"the OTLP endpoint {shown(endpoint())} did not take the spans of step {step.row.index}{why}"
+                    )
                 note(number)
     finally:
         exporter.shutdown()
 
 
 def _make_exporter() -> SpanExporter:
-    if (_setting("PROTOCOL") or "grpc") == "grpc":
-        from opentelemetry.exporter.otlp.proto.grpc.trace_exporter import OTLPSpanExporter as GrpcExporter
+    protocol = _protocol()
+    try:
+        if protocol == _GRPC:
+            from opentelemetry.exporter.otlp.proto.grpc.trace_exporter import OTLPSpanExporter as GrpcExporter
 
-        return GrpcExporter()
-    from opentelemetry.exporter.otlp.proto.http.trace_exporter import OTLPSpanExporter as HttpExporter
+            return GrpcExporter()
+        from opentelemetry.exporter.otlp.proto.http.trace_exporter import OTLPSpanExporter as HttpExporter
 
-    return HttpExporter()
+        return HttpExporter()
+    except Exception as error:
+        what = shown(printable(str(error)))[:_TEXT_SHOWN]
+        raise Unavailable(f"what OTEL_EXPORTER_OTLP_* say can't be used ({what}); mend it and start again") from error
+
+
+def _protocol() -> str:
+    """What is spoken where nothing is said: gRPC, or HTTP on its port and where the endpoint has a path."""
+    protocol = _setting("PROTOCOL").lower()
+    if not protocol:
+        try:
+            parts = urlsplit(endpoint())
+            over_http = parts.scheme in ("http", "https") and (parts.port == _HTTP_PORT or bool(parts.path.strip("/")))
+        except ValueError:
+            over_http = False
+        return _HTTP if over_http else _GRPC
+    if protocol not in (_GRPC, _HTTP):
+        raise Unavailable(f"OTEL_EXPORTER_OTLP_PROTOCOL={protocol!r:.60} is neither {_GRPC} nor {_HTTP}")
+    return protocol
 
 
 def _sdk_spans(window: Window, step: AssembledStep, part: StepPart, resource: Resource) -> Iterator[ReadableSpan]:

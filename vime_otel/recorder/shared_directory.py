@@ -19,6 +19,7 @@ from vime_otel.data.lockstep import Position
 
 MAX_STEPS = 1_000_000
 _START_BYTES = 128
+_KEY_CHARACTERS = 16
 _OPTIONS = {"force-eager": "force_eager", "per-layer": "per_layer"}
 _NUMBER = re.compile(r"0*[1-9][0-9]*", re.ASCII)
 
@@ -56,6 +57,7 @@ class SharedDirectory:
             # Another engine may have found it unlocked and taken it for a dead one's.
             if path.exists() and os.path.samestat(os.fstat(file), path.stat()):
                 self._presence = file
+                os.pwrite(file, b" " * _KEY_CHARACTERS, 0)  # room for `mark_done` on a disk that is full by then
             else:
                 os.close(file)
 
@@ -99,7 +101,9 @@ class SharedDirectory:
             return Start(key, 1, note, **options)
         if int(number) > MAX_STEPS:
             return Start(key, MAX_STEPS, f"{path} asks for {int(number)} steps: {MAX_STEPS} is the most", **options)
-        note = f"{path} says {unknown[0][:40]!r}, which is none of {', '.join(_OPTIONS)}" if unknown else ""
+        note = ""
+        if unknown:
+            note = f"{path} says {unknown[0][:40]!r}, which is none of {', '.join(_OPTIONS)}: it is passed over"
         return Start(key, int(number), note, **options)
 
     def living(self) -> dict[str, str]:
@@ -120,8 +124,7 @@ class SharedDirectory:
         """Note that this engine is done with that start file."""
         path = self._engines / self._engine
         with open(path, "r+") as file:  # in place: a new file would not be the locked one
-            file.truncate()
-            file.write(key)
+            file.write(key.ljust(_KEY_CHARACTERS))
 
     def all_done(self, key: str) -> bool:
         """Whether every living engine is done with that start file."""

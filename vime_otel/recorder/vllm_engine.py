@@ -107,9 +107,11 @@ def _recorder_of(engine: Any) -> EngineRecorder:
     recorder: EngineRecorder | None = engine.__dict__.get("_vime_otel")
     if recorder is None:
         try:
-            recorder = EngineRecorder(EnginePort(engine))
+            from .checks import check_settings
             from .doors import open_doors
 
+            check_settings()
+            recorder = EngineRecorder(EnginePort(engine))
             engine._vime_otel_doors = open_doors(recorder)
         except VimeOtelError as error:
             logger.warning("vime-otel is off: %s", error)
