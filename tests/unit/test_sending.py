@@ -273,7 +273,7 @@ def test_a_folder_tells_of_spans_that_a_full_log_dropped() -> None:
     assert header["spans"]["dropped"] == 5
     assert header["spans"]["received"] < whole["spans"]["received"]
     assert (
-        merge([to_recording(recorded), to_recording(replace(recorded, ranks=[folded, second]))]).header["spans"][
+        merge([to_recording(recorded), to_recording(replace(recorded, ranks=[folded, second]))], []).header["spans"][
             "dropped"
         ]
         == 5

@@ -7,6 +7,7 @@ import shutil
 import subprocess
 import sys
 from collections.abc import Iterator
+from contextlib import contextmanager
 from pathlib import Path
 
 import pytest
@@ -142,17 +143,49 @@ def test_one_that_left_is_waited_for_no_more(first: SharedDirectory, second: Sha
     assert first.all_done("k1")
 
 
-def test_one_that_was_killed_is_waited_for_no_more(first: SharedDirectory) -> None:
+@contextmanager
+def killed_in_the_end(directory: Path, then: str = "") -> Iterator[None]:
+    """Another engine, `c…`, that does something under the directory and is killed when the block ends."""
     code = (
-        "import os, sys; from pathlib import Path; from vime_otel.recorder.shared_directory import SharedDirectory\n"
-        f"SharedDirectory(Path({str(first.directory)!r}), 'c' * 16).enter(); print('in', flush=True); sys.stdin.read()"
+        "import sys; from pathlib import Path; from vime_otel.recorder.shared_directory import SharedDirectory\n"
+        f"engine = SharedDirectory(Path({str(directory)!r}), 'c' * 16); engine.enter(); {then}\n"
+        "print('in', flush=True); sys.stdin.read()"
     )
     with subprocess.Popen([sys.executable, "-c", code], stdin=subprocess.PIPE, stdout=subprocess.PIPE) as other:
         assert other.stdout is not None
         assert other.stdout.readline() == b"in\n"
+        try:
+            yield
+        finally:
+            other.kill()
+
+
+def test_one_that_was_killed_is_waited_for_no_more(first: SharedDirectory) -> None:
+    with killed_in_the_end(first.directory):
         assert set(first.living()) == {"a" * 16, "c" * 16}
-        other.kill()
     assert set(first.living()) == {"a" * 16}
+
+
+@pytest.mark.parametrize(
+    ("then", "labels"),
+    [
+        ("engine.mark_begun('0123456789abcdef', 'host:8001/0')", ["host:8001/0"]),
+        (
+            "engine.mark_begun('0123456789abcdef', 'h:pid-1/0'); engine.mark_begun('0123456789abcdef', 'h:1/0')",
+            ["h:1/0"],
+        ),
+        ("engine.mark_begun('0123456789abcdef', 'h:1/0'); engine.mark_done('0123456789abcdef')", []),
+        ("engine.mark_begun('fedcba9876543210', 'h:1/0')", []),
+        ("", []),
+    ],
+)
+def test_who_was_killed_while_it_recorded_has_vanished(first: SharedDirectory, then: str, labels: list[str]) -> None:
+    with killed_in_the_end(first.directory, then):
+        first.living()
+        assert first.vanished("0123456789abcdef") == []
+    first.living()
+    assert first.vanished("0123456789abcdef") == labels
+    first.remove_start("0123456789abcdef")
 
 
 def test_a_newer_start_file_is_not_removed(first: SharedDirectory) -> None:
@@ -184,6 +217,25 @@ def test_a_groups_recording_tells_which_engine_could_not_join(first: SharedDirec
     assert (run.header["complete"], run.header["reasons"], run.steps) == (False, ["late"], {"decode": 1})
     assert [(engine["id"][0], engine["complete"]) for engine in run.header["engines"]] == [("a", True), ("b", False)]
     assert first.start() is None
+
+
+@pytest.mark.parametrize("killed_first", [True, False])
+def test_a_run_without_an_engine_that_was_killed_is_not_complete(first: SharedDirectory, killed_first: bool) -> None:
+    start(first.directory, "1")
+    found = first.start()
+    assert found is not None
+    steps = [EngineStep(0, StepCounts("decode", False, 0, 1, 1), 0, 1, 8, 9, position=0)]
+    description = {"engine": "a" * 16, **FakePort().describe()}
+    window = Window(Command(found.key, 1), description, Clock("boot", 0, 0), steps)
+    with killed_in_the_end(first.directory, f"engine.mark_begun({found.key!r}, 'host:8001/0')"):
+        if not killed_first:
+            write_window(window, first.directory, found.key)
+            assert first.start() is not None, "the other one is waited for"
+    write_window(window if killed_first else None, first.directory, found.key)
+    header = RunDirectory(first.directory).header
+    assert (header["complete"], header["reasons"]) == (False, ["host:8001/0: it vanished while recording"])
+    assert first.start() is None
+    assert first.vanished(found.key) == []
 
 
 def test_marking_done_needs_no_room_on_the_disk(first: SharedDirectory) -> None:

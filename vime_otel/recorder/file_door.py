@@ -109,6 +109,7 @@ class FileDoor(Door):
                     self._directory,
                 )
                 self._acted_on = self._recording = start.key
+                shared.mark_begun(start.key, str(self.recorder.port.describe()["label"]))
             elif start.key != self._put_off:
                 self._put_off = start.key
                 self._tell_of_waiting(refusal)

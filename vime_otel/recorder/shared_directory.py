@@ -1,7 +1,8 @@
 """What several engines under one VIME_OTEL_DIR agree on: who lives, who is done, who merges.
 
-`.engines/<id>` is locked by its engine for as long as it lives and names the start file that the
-engine is done with. Everything that changes the directory as a whole happens under `.lock`.
+`.engines/<id>` is locked by its engine for as long as it lives, and names the start file that the engine
+is done with, the one that it last began with, and its label. Everything that changes the directory as a
+whole happens under `.lock`.
 """
 
 from __future__ import annotations
@@ -14,12 +15,14 @@ import re
 from collections.abc import Iterator
 from dataclasses import dataclass
 from pathlib import Path
+from typing import TextIO
 
 from vime_otel.data.lockstep import Position
 
 MAX_STEPS = 1_000_000
 _START_BYTES = 128
 _KEY_CHARACTERS = 16
+_VANISHED = "vanished"
 _OPTIONS = {"force-eager": "force_eager", "per-layer": "per_layer"}
 _NUMBER = re.compile(r"0*[1-9][0-9]*", re.ASCII)
 
@@ -57,7 +60,7 @@ class SharedDirectory:
             # Another engine may have found it unlocked and taken it for a dead one's.
             if path.exists() and os.path.samestat(os.fstat(file), path.stat()):
                 self._presence = file
-                os.pwrite(file, b" " * _KEY_CHARACTERS, 0)  # room for `mark_done` on a disk that is full by then
+                os.pwrite(file, b" " * 2 * _KEY_CHARACTERS, 0)  # room for `mark_done` on a disk that is full by then
             else:
                 os.close(file)
 
@@ -107,24 +110,45 @@ class SharedDirectory:
         return Start(key, int(number), note, **options)
 
     def living(self) -> dict[str, str]:
-        """Every living engine's id with the start file that it is done with."""
+        """Every living engine's id with the start file that it is done with.
+
+        One that is found dead is forgotten; that it died while it recorded is noted for `vanished`.
+        """
         found: dict[str, str] = {}
         for path in sorted(self._engines.glob("[!.]*")):
             try:
                 with open(path, "r+") as file:
-                    if path.name != self._engine and _lockable(file.fileno()):
-                        path.unlink(missing_ok=True)
-                    else:
-                        found[path.name] = file.read().strip()
+                    dead = path.name != self._engine and _lockable(file.fileno())
+                    done, begun, label = _presence(file.read())
+                    if not dead:
+                        found[path.name] = done
+                        continue
+                    if begun not in ("", done):
+                        (self._engines / f".{begun}-{_VANISHED}-{path.name}").write_text(label)
+                    path.unlink(missing_ok=True)
             except FileNotFoundError:
                 continue
         return found
 
+    def vanished(self, key: str) -> list[str]:
+        """The labels of engines that died while they recorded for that start file, as far as anyone noticed."""
+        return sorted(path.read_text() for path in self._engines.glob(f".{key}-{_VANISHED}-*"))
+
+    def mark_begun(self, key: str, label: str) -> None:
+        """Note that this engine, of that label, records for that start file."""
+        with self._own_file() as file:
+            file.seek(_KEY_CHARACTERS)
+            file.write(key.ljust(_KEY_CHARACTERS) + label)
+            file.truncate()
+
     def mark_done(self, key: str) -> None:
         """Note that this engine is done with that start file."""
-        path = self._engines / self._engine
-        with open(path, "r+") as file:  # in place: a new file would not be the locked one
+        with self._own_file() as file:
             file.write(key.ljust(_KEY_CHARACTERS))
+
+    def _own_file(self) -> TextIO:
+        # Written in place: a new file would not be the locked one.
+        return open(self._engines / self._engine, "r+")
 
     def all_done(self, key: str) -> bool:
         """Whether every living engine is done with that start file."""
@@ -160,6 +184,12 @@ class SharedDirectory:
         with open(self.directory / ".lock", "w") as file:
             fcntl.flock(file, fcntl.LOCK_EX)
             yield
+
+
+def _presence(content: str) -> tuple[str, str, str]:
+    """What an engine's file says: the start file that it is done with, the one that it began with, its label."""
+    begun = 2 * _KEY_CHARACTERS
+    return content[:_KEY_CHARACTERS].strip(), content[_KEY_CHARACTERS:begun].strip(), content[begun:]
 
 
 def _lockable(file: int) -> bool:

@@ -28,8 +28,10 @@ def write_window(window: Window | None, directory: Path, start: str) -> None:
     engine = window.engine["engine"] if window is not None else ""
     shared = SharedDirectory(directory, engine)
     with shared.locked():
+        living = set(shared.living())
+        vanished = [f"{label}: it vanished while recording" for label in shared.vanished(start)]
         if window is not None:
-            alone = set(shared.living()) <= {engine} and not _parts(directory, start)
+            alone = living <= {engine} and not vanished and not _parts(directory, start)
             # One that was called off before its first step leaves an older recording alone; a lockstep
             # group's recording tells which engine could not join.
             if window.steps or (window.outcome == "failed" and not alone):
@@ -41,7 +43,7 @@ def write_window(window: Window | None, directory: Path, start: str) -> None:
         if shared.all_done(start):
             parts = [RunDirectory(path).recording() for path in _parts(directory, start)]
             if parts:
-                write_run(directory, merge(parts))
+                write_run(directory, merge(parts, vanished))
             shared.remove_start(start)
 
 
@@ -91,12 +93,12 @@ def to_recording(window: Window) -> Recording:
     return _with_sums(recording)
 
 
-def merge(parts: list[Recording]) -> Recording:
-    """The recordings of several engines, made on one order, as one."""
+def merge(parts: list[Recording], reasons: list[str]) -> Recording:
+    """The recordings of several engines, made on one order, as one; `reasons` why some of them have none."""
     headers = [part.header for part in parts]
     header = _header(
         headers[0]["id"],
-        list(dict.fromkeys(reason for h in headers for reason in h["reasons"])),
+        list(dict.fromkeys([*reasons, *(reason for h in headers for reason in h["reasons"])])),
         [engine for h in headers for engine in h["engines"]],
         headers[0]["asked"],
         {name: sum(h["spans"][name] for h in headers) for name in headers[0]["spans"]},
