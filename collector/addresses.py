@@ -78,8 +78,15 @@ def addresses_of(host: str) -> frozenset[str]:
 
 
 def is_this_machine(host: str) -> bool:
-    """Whether one of the host's addresses is one of ours; may block on DNS."""
-    return bool(addresses_of(host) & _own())
+    """Whether one of the host's addresses is one of ours, or all of them (0.0.0.0); may block on DNS."""
+    return _is_unspecified(host) or bool(addresses_of(host) & _own())
+
+
+def _is_unspecified(host: str) -> bool:
+    try:
+        return ipaddress.ip_address(host).is_unspecified
+    except ValueError:
+        return False
 
 
 def _own() -> set[str]:

@@ -56,10 +56,15 @@ async def find_workers(
 async def list_workers(session: aiohttp.ClientSession, router_url: str, api_key: str | None = None) -> list[Worker]:
     """The router's workers, each URL once, without the `@rank` of data-parallel ranks.
 
-    Raises VimeOtelError when the router can't be reached, speaks another language or has no workers.
+    Raises VimeOtelError when the router can't be reached, speaks another language or has no workers, UsageError where
+    its URL and the key name two users.
     """
     headers = {"Authorization": f"Bearer {api_key}"} if api_key else {}
     called, router_url = server_url(router_url), shown(server_url(router_url))
+    if api_key and called != router_url:
+        raise UsageError(
+            f"the URL of the router {router_url} has a user name, and there is VIME_OTEL_ROUTER_KEY: unset one"
+        )
     try:
         status, body = await _get(session, f"{called}/workers", headers)
         if status in _NOT_FOUND:

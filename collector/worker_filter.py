@@ -91,13 +91,14 @@ def _reason(worker: Worker, wanted: WorkerFilter, chosen: int) -> str:
 def _none_left(workers: Sequence[Worker], wanted: WorkerFilter) -> str:
     there = []
     if wanted.worker_types:
-        there.append(f"types: {_tally([worker.worker_type for worker in workers])}")
+        there.append(f"their types are {_tally([worker.worker_type for worker in workers])}")
     if wanted.models:
-        there.append(f"models: {_tally([worker.model or 'unknown' for worker in workers])}")
+        there.append(f"their models are {_tally([worker.model or 'unknown' for worker in workers])}")
     sick = sum(worker.healthy is False for worker in workers)
     if wanted.only_healthy and sick:
-        there.append(f"{sick} of {counted(len(workers), 'worker')} unhealthy (--all asks them, too)")
-    return f"no worker matched; there are {'; '.join(there)}"
+        of_all = f"{sick} of {counted(len(workers), 'worker')} {'is' if sick == 1 else 'are'}"
+        there.append(f"{of_all} unhealthy (--all asks them, too)")
+    return f"no worker matched: {'; '.join(there)}"
 
 
 def _tally(values: Sequence[str]) -> str:

@@ -133,6 +133,7 @@ def test_addresses_of_this_machine() -> None:
     assert "127.0.0.1" in addresses_of("localhost")
     assert is_this_machine("127.0.0.1")
     assert is_this_machine(socket.gethostname())
+    assert is_this_machine("0.0.0.0"), "all of its addresses, as a log may have them"
     assert not is_this_machine("192.0.2.1")
     assert addresses_of("no such host") == frozenset()
 

@@ -96,6 +96,18 @@ def test_an_unreachable_router_is_named_with_the_way_out() -> None:
         asyncio.run(run())
 
 
+def test_a_key_and_a_user_name_contradict_each_other() -> None:
+    async def run() -> None:
+        async with new_session() as session:
+            await list_workers(session, "http://me:hunter2@router:3521", api_key="key")
+
+    with pytest.raises(
+        UsageError, match="http://router:3521 has a user name, and there is VIME_OTEL_ROUTER_KEY"
+    ) as told:
+        asyncio.run(run())
+    assert "hunter2" not in str(told.value)
+
+
 def test_proxy_variables_are_ignored(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setenv("http_proxy", closed_port_url())
     monkeypatch.setenv("HTTP_PROXY", closed_port_url())

@@ -48,7 +48,7 @@ def test_each_filter_leaves_those_it_names(wanted: WorkerFilter, hosts: str) -> 
 
 def test_none_left_says_what_there_is() -> None:
     with pytest.raises(
-        VimeOtelError, match=r"no worker matched; .*types: prefill \(1\), decode \(3\); 1 of 4 workers unh"
+        VimeOtelError, match=r"no worker matched: their types are prefill \(1\), decode \(3\); 1 of 4 workers is unh"
     ):
         select(POOL, WorkerFilter(worker_types=("regular",)))
 
