@@ -12,7 +12,7 @@ import orjson
 
 from vime_otel.data import settings, tls
 from vime_otel.data.errors import VimeOtelError
-from vime_otel.data.texts import shown
+from vime_otel.data.urls import shown
 
 from .addresses import host_and_port, server_url
 from .control import PREFIX

@@ -8,8 +8,8 @@ import ssl
 
 import aiohttp
 
-from vime_otel.data.texts import shown
 from vime_otel.data.tls import client_context
+from vime_otel.data.urls import shown
 
 DEFAULT_TIMEOUT_S = 10.0
 

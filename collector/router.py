@@ -12,7 +12,8 @@ from urllib.parse import urlsplit
 import aiohttp
 
 from vime_otel.data.errors import UsageError, VimeOtelError
-from vime_otel.data.texts import printable, shown
+from vime_otel.data.texts import printable
+from vime_otel.data.urls import shown
 
 from .addresses import host_and_port, is_loopback, is_this_machine, server_url, with_host, without_rank
 from .http_client import first_bytes, why

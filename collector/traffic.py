@@ -7,7 +7,7 @@ from dataclasses import dataclass
 
 import aiohttp
 
-from vime_otel.data.texts import shown
+from vime_otel.data.urls import shown
 
 from .http_client import why
 

@@ -11,7 +11,7 @@ from email.utils import parsedate_to_datetime
 import aiohttp
 
 from vime_otel.data.summary import counted
-from vime_otel.data.texts import shown
+from vime_otel.data.urls import shown
 
 from ..http_client import why
 from ..router import Worker, ask_health

@@ -28,7 +28,7 @@ from opentelemetry.proto.collector.trace.v1.trace_service_pb2_grpc import TraceS
 
 from vime_otel.data import settings, tls
 from vime_otel.data.errors import Unavailable, UsageError, VimeOtelError
-from vime_otel.data.texts import shown
+from vime_otel.data.urls import shown
 
 TIMEOUT_S = 10.0
 _GRPC_PORT = 4317

@@ -6,7 +6,7 @@ import asyncio
 from collections.abc import Iterable
 
 from vime_otel.data.summary import counted
-from vime_otel.data.texts import shown
+from vime_otel.data.urls import shown
 
 from ..http_client import new_session
 from ..traffic import send_completions

@@ -11,7 +11,7 @@ from vime_otel.data.errors import VimeOtelError
 from vime_otel.data.lockstep import Position
 from vime_otel.data.recording import KINDS
 from vime_otel.data.settings import TIMINGS
-from vime_otel.data.texts import shown
+from vime_otel.data.urls import shown
 
 PROTOCOL = 1
 PHASES = ("idle", "armed", "recording", "exporting", "waiting", "done", "cancelled", "failed", "refused")

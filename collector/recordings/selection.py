@@ -9,7 +9,7 @@ from typing import Any
 from urllib.parse import urlsplit
 
 from vime_otel.data.summary import counted
-from vime_otel.data.texts import shown
+from vime_otel.data.urls import shown
 
 from ..router import Worker
 from . import matching

@@ -15,7 +15,7 @@ from typing import Any, Protocol
 import aiohttp
 
 from vime_otel.data.summary import counted
-from vime_otel.data.texts import shown
+from vime_otel.data.urls import shown
 
 from ..router import Worker
 from ..traffic import TrafficResult, send_completions

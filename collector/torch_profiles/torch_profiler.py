@@ -15,7 +15,8 @@ from typing import Any, Literal
 
 import aiohttp
 
-from vime_otel.data.texts import printable, shown
+from vime_otel.data.texts import printable
+from vime_otel.data.urls import shown
 
 from ..http_client import first_bytes, why
 

@@ -14,7 +14,7 @@ from typing import Any
 import orjson
 
 from vime_otel.data.run_files import MANIFEST_FILE, TORCH_DIR
-from vime_otel.data.texts import shown
+from vime_otel.data.urls import shown
 from vime_otel.data.write_run import write_atomically
 
 from ..addresses import host_and_port

@@ -8,7 +8,7 @@ from typing import Any
 
 from vime_otel.data.errors import VimeOtelError
 from vime_otel.data.recording import Recording
-from vime_otel.data.texts import shown
+from vime_otel.data.urls import shown
 from vime_otel.data.write_run import new_run_name, write_run
 
 from .profile_session import ProfilePlan, ProfileResult

@@ -10,7 +10,7 @@ from collector.addresses import addresses_of, is_this_machine, with_host, worker
 from collector.recordings.matching import Recorder, likely_reason, match
 from collector.router import Worker
 from vime_otel.data.errors import VimeOtelError
-from vime_otel.data.texts import shown
+from vime_otel.data.urls import shown
 
 NAMES = {
     "router.example": {"10.0.0.1"},

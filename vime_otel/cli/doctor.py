@@ -22,7 +22,7 @@ from collector.router import Worker, find_workers
 from ..data import settings
 from ..data.errors import UsageError, VimeOtelError
 from ..data.summary import counted
-from ..data.texts import shown
+from ..data.urls import shown
 from .options import DEFAULT_COLLECTOR, FOLDER, clean_url, collector_option, json_option, place_options, read_log
 from .output import console, print_json
 

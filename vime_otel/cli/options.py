@@ -8,12 +8,12 @@ import shlex
 from collections.abc import Callable, Sequence
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, TypeVar, cast
-from urllib.parse import urlsplit
 
 import click
 
 from ..data import settings
 from ..data.errors import UsageError
+from ..data.urls import is_http_url, shown, without_user
 
 if TYPE_CHECKING:
     from collector.doctor.train_log import TrainLog
@@ -29,16 +29,8 @@ def clean_url(text: str) -> str:
     from collector.addresses import server_url
 
     url = server_url(text)
-    try:
-        parts = urlsplit(url)
-        valid = parts.scheme in ("http", "https") and bool(parts.hostname) and parts.port != 0
-        valid = valid and not parts.query and not parts.fragment and url.isprintable() and " " not in url
-    except ValueError:
-        valid = False
-    if not valid:
-        # What stands before an @ may be a password, however the rest is spelt.
-        scheme, slashes, rest = text.partition("//") if "//" in text else ("", "", text)
-        raise UsageError(f"{scheme + slashes + rest.rpartition('@')[2]!r} is not a URL such as http://127.0.0.1:3521")
+    if not is_http_url(url):
+        raise UsageError(f"{without_user(text)!r} is not a URL such as http://127.0.0.1:3521")
     return url
 
 
@@ -134,8 +126,6 @@ def read_log(path: str) -> TrainLog:
 def engine_arguments(router: str | None, workers: Sequence[str], limit: int | None) -> str:
     """The same options as one would type them, for another command; without passwords."""
     from collector.addresses import without_rank
-
-    from ..data.texts import shown
 
     words = ["--router", shown(router)] if router else []
     for worker in dict.fromkeys(map(without_rank, workers)):

@@ -24,7 +24,7 @@ from collector.worker_filter import PassedOver, WorkerFilter, select_workers
 from ..data import settings
 from ..data.errors import UsageError
 from ..data.find_runs import find_run, runs_root
-from ..data.texts import shown
+from ..data.urls import shown
 from ..data.write_run import check_writable
 from ..version import __version__
 from .options import FOLDER, Seconds, Text, engine_arguments, engine_options, json_option, named_log, runs_option

@@ -18,7 +18,8 @@ from collector.worker_filter import PassedOver
 
 from ..data.find_runs import runs_root
 from ..data.summary import counted
-from ..data.texts import printable, shown
+from ..data.texts import printable
+from ..data.urls import shown
 from .output import console
 
 _REASONS_TOLD = 3

@@ -19,7 +19,7 @@ from collector.router import Worker, ask_health, find_workers
 
 from ..data import settings
 from ..data.errors import UsageError, VimeOtelError
-from ..data.texts import shown
+from ..data.urls import shown
 from .options import DEFAULT_COLLECTOR, clean_url, collector_option, engine_arguments, engine_options, json_option
 from .output import console, print_json
 

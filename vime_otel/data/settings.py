@@ -4,9 +4,9 @@ from __future__ import annotations
 
 import os
 from dataclasses import dataclass
-from urllib.parse import urlsplit
 
 from .errors import UsageError
+from .urls import is_http_url, shown, without_user
 
 
 @dataclass(frozen=True)
@@ -119,23 +119,11 @@ def secret(setting: Setting) -> str:
 def collector_url() -> str:
     """The collector's URL without a trailing slash, or an empty text; raises UsageError, which repeats no password."""
     url = get(COLLECTOR).rstrip("/")
-    try:
-        parts = urlsplit(url)
-        valid = parts.scheme in ("http", "https") and bool(parts.hostname) and parts.port != 0
-        valid = valid and not parts.query and not parts.fragment and url.isprintable() and " " not in url
-    except ValueError:
-        valid = False
-    if url and not valid:
-        raise UsageError(f"{COLLECTOR.name}={_without_user(url)!r:.60} is not a URL such as http://127.0.0.1:4318")
-    if url and "@" in parts.netloc:
-        raise UsageError(f"{COLLECTOR.name}={_without_user(url)} has a user name; a token belongs into {TOKEN.name}")
+    if url and not is_http_url(url):
+        raise UsageError(f"{COLLECTOR.name}={without_user(url)!r:.60} is not a URL such as http://127.0.0.1:4318")
+    if shown(url) != url:
+        raise UsageError(f"{COLLECTOR.name}={shown(url)} has a user name; a token belongs into {TOKEN.name}")
     return url
-
-
-def _without_user(url: str) -> str:
-    """What stands before an @ may be a password, however the rest is spelt."""
-    scheme, slashes, rest = url.partition("://") if "://" in url else ("", "", url)
-    return scheme + slashes + rest.rpartition("@")[2]
 
 
 def timing() -> str:

@@ -2,15 +2,6 @@
 
 from __future__ import annotations
 
-import re
-
-_USER_INFO = re.compile(r"(?<=//)[^/?#\s]*@")
-
-
-def shown(text: str) -> str:
-    """A URL, or a text with URLs, as people may see it: without user names and passwords."""
-    return _USER_INFO.sub("", text)
-
 
 def printable(text: str) -> str:
     """The text on one line, without what would move a terminal's cursor, change its colours or turn its letters.

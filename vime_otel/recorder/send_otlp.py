@@ -19,7 +19,8 @@ from opentelemetry.trace import SpanContext, SpanKind, TraceFlags
 
 from vime_otel.data import otlp
 from vime_otel.data.errors import Unavailable
-from vime_otel.data.texts import printable, shown
+from vime_otel.data.texts import printable
+from vime_otel.data.urls import shown
 
 from .assemble import AssembledStep, StepPart, assemble
 from .resource import resource_attributes
