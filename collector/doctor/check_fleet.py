@@ -17,13 +17,12 @@ from ..http_client import why
 from ..router import Worker, ask_health
 from ..torch_profiles.torch_profiler import READ_SINCE, ask_version, tells_busy
 from .check_log import PROFILER_CONFIG
-from .findings import Finding, mend, note, ok
+from .findings import Finding, listed, mend, note, ok
 
 CLOCK_SKEW_S = 2.0
 """The Date header counts whole seconds, and the answer takes its time."""
 
 _TIMEOUT = aiohttp.ClientTimeout(total=5.0)
-_NAMED = 3
 _ROUTE, _NO_ROUTE = 405, 404
 
 
@@ -156,5 +155,4 @@ def _alike(looks: Sequence[Look], key: Callable[[Look], Hashable]) -> list[list[
 
 
 def _names(looks: Sequence[Look]) -> str:
-    listed = ", ".join(shown(look.worker.url) for look in looks[:_NAMED])
-    return listed + (f" and {len(looks) - _NAMED} more" if len(looks) > _NAMED else "")
+    return listed([shown(look.worker.url) for look in looks])

@@ -9,9 +9,8 @@ from vime_otel.data.summary import counted
 from vime_otel.data.texts import printable
 
 from ..torch_profiles.trace_files import NO_EVENTS, UNREADABLE, find_traces, read_trace
-from .findings import Finding, from_error, mend, ok
+from .findings import Finding, from_error, listed, mend, ok
 
-_NAMED = 3
 _WHY_NONE = (
     "a trace is written when max_iterations steps are over and one more has come, or at the stop: send another request,"
     " or `vime-otel profile stop`; look also whether the engines write on another host, and for `Failed to start"
@@ -38,12 +37,7 @@ def check_traces(directory: Path) -> list[Finding]:
             broken.setdefault(why, []).append(printable(path.name))
     whole = len(traces) - sum(map(len, broken.values()))
     found = [ok("traces", f"{counted(whole, 'whole trace')} in {directory}")] if whole else []
-    return found + [mend("traces", f"{_names(names)}: {why}", _fix(why)) for why, names in broken.items()]
-
-
-def _names(names: list[str]) -> str:
-    listed = ", ".join(names[:_NAMED])
-    return listed + (f" and {len(names) - _NAMED} more" if len(names) > _NAMED else "")
+    return found + [mend("traces", f"{listed(names)}: {why}", _fix(why)) for why, names in broken.items()]
 
 
 def _fix(why: str) -> str:

@@ -2,12 +2,14 @@
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from dataclasses import asdict, dataclass
 from typing import Any, Literal
 
 from vime_otel.data.errors import VimeOtelError
 
 Level = Literal["ok", "note", "mend"]
+_NAMED = 3
 
 
 @dataclass(frozen=True)
@@ -43,3 +45,9 @@ def from_error(subject: str, error: VimeOtelError) -> Finding:
     """An error as something to be mended: its text says what happened, and after a `;` the way out."""
     what, _, way_out = str(error).partition("; ")
     return mend(subject, what, way_out)
+
+
+def listed(names: Sequence[str]) -> str:
+    """The first few of what a finding is about, and how many there are besides."""
+    first = ", ".join(names[:_NAMED])
+    return first + (f" and {len(names) - _NAMED} more" if len(names) > _NAMED else "")

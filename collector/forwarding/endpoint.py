@@ -28,11 +28,10 @@ from opentelemetry.proto.collector.trace.v1.trace_service_pb2_grpc import TraceS
 
 from vime_otel.data import settings, tls
 from vime_otel.data.errors import Unavailable, UsageError, VimeOtelError
-from vime_otel.data.urls import shown
+from vime_otel.data.urls import otlp_over_http, shown
 
 TIMEOUT_S = 10.0
 _GRPC_PORT = 4317
-_HTTP_PORT = 4318
 _TRACES_PATH = "/v1/traces"
 _TEXT_SHOWN = 200
 _HEADER_NAME = re.compile(r"(?!.*-bin$)[a-z0-9_.-]+", re.IGNORECASE)
@@ -73,7 +72,7 @@ def parse_endpoint(text: str) -> Endpoint:
         way_out = f"credentials belong into {settings.FORWARD_HEADERS.name}"
         raise UsageError(f"{shown(text)!r} has a user, a query or a fragment; {way_out}")
     path = parts.path.rstrip("/")
-    secure, over_grpc = parts.scheme == "https", port != _HTTP_PORT and not path
+    secure, over_grpc = parts.scheme == "https", not otlp_over_http(parts)
     if over_grpc:
         target = f"[{host}]:{port or _GRPC_PORT}" if ":" in host else f"{host}:{port or _GRPC_PORT}"
     else:

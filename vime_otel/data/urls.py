@@ -3,8 +3,9 @@
 from __future__ import annotations
 
 import re
-from urllib.parse import urlsplit
+from urllib.parse import SplitResult, urlsplit
 
+_OTLP_HTTP_PORT = 4318
 _USER_INFO = re.compile(r"(?<=//)[^/?#\s]*@")
 
 
@@ -27,3 +28,8 @@ def is_http_url(url: str) -> bool:
     except ValueError:
         return False
     return valid and not parts.query and not parts.fragment and url.isprintable() and " " not in url
+
+
+def otlp_over_http(url: SplitResult) -> bool:
+    """Whether an OTLP endpoint is spoken to in HTTP: on its port, and where the URL has a path; gRPC otherwise."""
+    return url.port == _OTLP_HTTP_PORT or bool(url.path.strip("/"))

@@ -39,9 +39,7 @@ class FileDoor(Door):
         self._waits_for: str | None = None
         self._waits_until = 0.0
         self._told = ""
-        self._put_off: str | None = None
-        self._given_up: str | None = None
-        self._others_of: str | None = None
+        self._told_of: dict[str, str] = {}
 
     def run(self) -> None:
         """Look until closed."""
@@ -110,14 +108,12 @@ class FileDoor(Door):
                 )
                 self._acted_on = self._recording = start.key
                 shared.mark_begun(start.key, str(self.recorder.port.describe()["label"]))
-            elif start.key != self._put_off:
-                self._put_off = start.key
+            elif self._first_time("waits", start.key):
                 self._tell_of_waiting(refusal)
         elif self.recorder.status.position is not None and self._agreed != start.key:
             self._agree(shared, start.key)
         elif self._gave_up(start.key):
-            if self._given_up != start.key:
-                self._given_up = start.key
+            if self._first_time("gave up", start.key):
                 logger.warning("vime-otel: there are no files of this engine: %s", self.recorder.status.reason)
             with shared.locked():
                 shared.mark_done(start.key)
@@ -128,8 +124,7 @@ class FileDoor(Door):
     def _look_for_others(self, shared: SharedDirectory, key: str) -> None:
         """This engine's part is written: the last engine merges all, or this one where those that were to are gone."""
         others = sum(done != key for done in shared.living().values())
-        if others and self._others_of != key:
-            self._others_of = key
+        if others and self._first_time("others", key):
             what = counted(others, "other engine")
             logger.info("vime-otel: the files in %s follow when %s made steps, too", self._directory, what)
         if others:
@@ -139,6 +134,11 @@ class FileDoor(Door):
             logger.warning("vime-otel could not merge what the engines wrote: %s", error)
             with shared.locked():
                 shared.remove_start(key)
+
+    def _first_time(self, what: str, key: str) -> bool:
+        """Whether that was not told of the start file yet; it is looked at four times a second."""
+        before, self._told_of[what] = self._told_of.get(what), key
+        return before != key
 
     def _tell_of_waiting(self, refusal: str) -> None:
         """A new start file does not end the recording that an earlier one asked for."""

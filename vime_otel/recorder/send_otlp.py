@@ -20,7 +20,7 @@ from opentelemetry.trace import SpanContext, SpanKind, TraceFlags
 from vime_otel.data import otlp
 from vime_otel.data.errors import Unavailable
 from vime_otel.data.texts import printable
-from vime_otel.data.urls import shown
+from vime_otel.data.urls import otlp_over_http, shown
 
 from .assemble import AssembledStep, StepPart, assemble
 from .resource import resource_attributes
@@ -28,7 +28,6 @@ from .window import Window
 
 _SCOPE = InstrumentationScope(otlp.SCOPE)
 _GRPC, _HTTP = "grpc", "http/protobuf"
-_HTTP_PORT = 4318
 _TEXT_SHOWN = 200
 
 
@@ -111,7 +110,7 @@ def _protocol() -> str:
     if not protocol:
         try:
             parts = urlsplit(endpoint())
-            over_http = parts.scheme in ("http", "https") and (parts.port == _HTTP_PORT or bool(parts.path.strip("/")))
+            over_http = parts.scheme in ("http", "https") and otlp_over_http(parts)
         except ValueError:
             over_http = False
         return _HTTP if over_http else _GRPC
