@@ -93,7 +93,11 @@ class ControlClient:
 
     def finish(self, recording: str) -> dict[str, Any]:
         """How a recording ended."""
-        return until(lambda: found if (found := self.show(recording))["state"] in ("done", "failed") else None, 120)
+
+        def over() -> dict[str, Any] | None:
+            return found if (found := self.show(recording))["state"] in ("done", "failed") else None
+
+        return dict(until(over, 120, lambda: self.show(recording)))
 
     def record(self, **body: Any) -> dict[str, Any]:
         """Begin a recording and wait for its end."""
@@ -104,10 +108,10 @@ class ControlClient:
         return list(self.call("GET", "/recorders")[1]["recorders"])
 
 
-def until(look: Callable[[], Any], seconds: float = 60.0) -> Any:
-    """What `look` gives once it is true; fails when that takes too long."""
+def until(look: Callable[[], Any], seconds: float = 60.0, stands: Callable[[], Any] = str) -> Any:
+    """What `look` gives once it is true; fails when that takes too long, and tells how it `stands` then."""
     deadline = time.monotonic() + seconds
     while not (found := look()):
-        assert time.monotonic() < deadline, "it took too long"
+        assert time.monotonic() < deadline, f"it took too long {stands()}"
         time.sleep(0.01)
     return found

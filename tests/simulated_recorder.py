@@ -144,6 +144,8 @@ class Behaviour:
     """The recording of another collector that it is still at work on; it makes no steps of it."""
     exporting_seconds: float = 0.0
     """So long it exports before it sends anything."""
+    says_waiting: bool = False
+    """It told that its data waits, sends it, and does not poll again until much later."""
     reasons: tuple[str, ...] = ()
     execution: str = "eager"
     closing: dict[str, Any] = field(default_factory=dict)
@@ -414,7 +416,7 @@ class SimulatedRecorder(threading.Thread):
             if time.monotonic() < self._sends_at:
                 return
             self._send_all()
-            self._status |= {"phase": "done"}
+            self._status |= {"phase": "waiting" if self.behaviour.says_waiting else "done"}
         elif self.phase in ("armed", "recording"):
             most = self.behaviour.most_steps
             if (most is not None and len(self._steps) >= most) or not self._command or self._waits:

@@ -324,7 +324,7 @@ class RecordingTask:
         self._last_news = time.monotonic()
         while True:
             here = [part for part in self.parts.values() if not self._gone(part)]
-            if all(part.over for part in here):
+            if all(map(self._ended, here)):
                 limit = patience.late
                 if not any(part.phase != "refused" and self._folder.sums.missing(part.engine) for part in here):
                     break
@@ -339,7 +339,7 @@ class RecordingTask:
             if self._gone(part):
                 when = "before it took the command" if part.phase == "idle" else f"while {part.phase}"
                 part.problems.append(f"it vanished {when} ({part.made})")
-            elif not part.over:
+            elif not self._ended(part):
                 part.problems.append(f"it is still {part.phase} ({part.made}), and nothing came for {limit:g} s")
 
     async def _write(self) -> None:
@@ -404,7 +404,11 @@ class RecordingTask:
         silent = self._around.recorders.silent_seconds(part.engine)
         if self._resumed_at is not None and not self._stopped:  # it looks for us every 2-3 s
             silent = min(silent, time.monotonic() - self._resumed_at)
-        return not part.over and silent > self._around.patience.silent
+        return not self._ended(part) and silent > self._around.patience.silent
+
+    def _ended(self, part: EnginePart) -> bool:
+        """Whether nothing more is to come. One that waits polls seldom: what has arrived tells it sooner."""
+        return part.over or (part.phase == "waiting" and not self._folder.sums.missing(part.engine))
 
     def _timed_out(self, part: EnginePart) -> str:
         within = f"within {self.request.timeout_seconds:g} s"

@@ -126,12 +126,6 @@ def steps_done(control: ControlClient, recording: str) -> int:
     return int(control.show(recording)["engines"][0]["steps_done"])
 
 
-def finish(control: ControlClient, recording: str) -> dict[str, Any]:
-    """How a recording ended."""
-    over = ("done", "failed")
-    return dict(until(lambda: result if (result := control.show(recording))["state"] in over else None, seconds=120))
-
-
 def leave_in_mid_stream(url: str, prompt: str, tokens: int) -> None:
     """Ask for `tokens` tokens, read one and hang up."""
     model = requests.get(f"{url}/v1/models", timeout=30).json()["data"][0]["id"]
@@ -152,7 +146,7 @@ def test_a_client_may_leave_in_mid_stream(engine_stack: RunningStack, tmp_path: 
         leave_in_mid_stream(url, "who leaves", 400)
         while control.show(recording)["state"] == "recording":
             assert completion(url, prompt, 60) == plain
-        result = finish(control, recording)
+        result = control.finish(recording)
     assert (result["complete"], result["reasons"]) == (True, [])
     run = RunDirectory(Path(result["run"]))
     assert len(run.rows) == steps
@@ -213,7 +207,7 @@ def test_a_served_engine_obeys_in_a_window(served: tuple[str, int], control: Con
         assert answer.result() == plain
     while control.show(recording)["state"] == "recording":
         completion(url, prompt, 60)
-    result = finish(control, recording)
+    result = control.finish(recording)
     assert (result["complete"], result["reasons"]) == (True, [])
     (engine,) = RunDirectory(Path(result["run"])).header["engines"]
     told = [note.partition(" was called after ")[0] for note in engine["notes"]]
@@ -236,7 +230,7 @@ def test_an_engine_may_be_killed_in_a_window_and_started_again(
     assert server is not None
     command, env = server.cmdline(), server.environ()
     core.kill()
-    result = finish(control, recording)
+    result = control.finish(recording)
     assert result["state"] == "failed"
     assert "it vanished while recording" in result["message"]
     psutil.wait_procs([server])
@@ -245,7 +239,7 @@ def test_an_engine_may_be_killed_in_a_window_and_started_again(
     try:
         (started,) = until(lambda: [each for each in control.recorders() if each["engine"] != killed["engine"]], 400)
         request = {"requests": 1, "max_tokens": 16, "wait_seconds": 120, "timeout_seconds": 120}
-        result = finish(control, control.start(workers=[url], steps=6, **request))
+        result = control.record(workers=[url], steps=6, **request)
     finally:
         stop_all([again])
     assert (result["complete"], result["reasons"]) == (True, [])

@@ -177,6 +177,17 @@ def test_engines_that_still_export_are_awaited(tmp_path: Path) -> None:
     assert ended["reasons"] == ["127.0.0.1:8001/0: it vanished before it took the command (0 of 3 steps made)"]
 
 
+def test_an_engine_that_said_that_its_data_waits_is_through_when_all_is_here(tmp_path: Path) -> None:
+    with (
+        running(config(tmp_path, patience=replace(QUICK, exporting=3600.0))) as collector,
+        SimulatedRecorder(collector.url, behaviour=Behaviour(says_waiting=True)),
+    ):
+        until(ControlClient(collector.url).recorders)
+        result = ControlClient(collector.url).record(steps=3)
+    assert (result["complete"], result["reasons"]) == (True, [])
+    assert result["engines"][0]["phase"] == "waiting"
+
+
 def test_every_problem_of_every_engine_is_told(tmp_path: Path) -> None:
     impatient = config(tmp_path, patience=replace(QUICK, exporting=0.3, disarming=0.3))
     status = {**POLL["status"], "steps_asked": 3}

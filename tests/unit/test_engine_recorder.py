@@ -219,6 +219,32 @@ def test_an_engine_whose_window_waits_for_its_collector_takes_other_orders(recor
     assert recorder.submit(Command("r2", 1), lambda window: None) is None
 
 
+@pytest.mark.parametrize("first", ["the answer", "the news"])
+@pytest.mark.parametrize("error", [None, "no such recording"])
+def test_once_a_window_that_waited_is_gone_the_phase_says_how(
+    recorder: EngineRecorder, first: str, error: str | None
+) -> None:
+    recorder.submit(Command("r1", 1), lambda window: None)
+    step(recorder)
+    recorder.gone("r0", "no such recording")
+    told = [
+        lambda: recorder.exported("nobody answers", waits=True),
+        lambda: recorder.gone("r1", error),
+    ]
+    for tell in told if first == "the answer" else reversed(told):
+        tell()
+    assert (recorder.status.phase, recorder.status.reason) == ("failed" if error else "done", error)
+
+
+def test_what_waited_of_an_earlier_window_says_nothing_of_the_next(recorder: EngineRecorder) -> None:
+    recorder.submit(Command("r1", 1), lambda window: None)
+    step(recorder)
+    recorder.exported("nobody answers", waits=True)
+    recorder.submit(Command("r2", 1), lambda window: None)
+    recorder.gone("r1", None)
+    assert (recorder.status.phase, recorder.status.recording) == ("armed", "r2")
+
+
 def sampling(windows: list[Window], every: int = 3) -> Sampling:
     return Sampling(lambda: Command("5" * 16, 2, every=every, totals_only=True), windows.append)
 

@@ -41,11 +41,15 @@ class Backoff:
 
 @dataclass(frozen=True)
 class Outcome:
-    """What became of a parcel that waits no more: None or an error, and a sentence about it."""
+    """What became of a parcel that waits no more: None or an error, and a sentence about it.
+
+    `recording` is the window's, empty where it could not be read.
+    """
 
     name: str
     error: str | None
     sentence: str
+    recording: str = ""
 
 
 def try_parcel(parcel: Parcel, send: Send) -> tuple[Parcel, str | None]:
@@ -102,6 +106,10 @@ class Delivery:
     def waiting(self, destination: str) -> int:
         """How many windows wait for a destination."""
         return len(list(self._parcels(destination)))
+
+    def has(self, name: str) -> bool:
+        """Whether what `keep` gave this name still waits."""
+        return any(name in held.box.names() for held in self._held())
 
     def adopt(self) -> None:
         """Take in hand what engines left that are gone."""
@@ -170,19 +178,20 @@ class Delivery:
             box.remove(name)
             what = f"{name} in {box.store.place} was no whole window"
             return Outcome(name, what, f"{what} and is removed")
-        what = f"recording {before.window.command.recording} ({len(before.window.steps)} steps), which had waited,"
+        recording = before.window.command.recording
+        what = f"recording {recording} ({len(before.window.steps)} steps), which had waited,"
         try:
             after, trouble = try_parcel(before, send)
         except VimeOtelError as error:
             box.remove(name)
-            return Outcome(name, str(error), f"{what} is dropped: {error}")
+            return Outcome(name, str(error), f"{what} is dropped: {error}", recording)
         if trouble is not None:
             self.trouble = trouble
             if after.taken != before.taken:
                 box.replace(name, after)
             return None
         box.remove(name)
-        return Outcome(name, None, f"{what} was sent")
+        return Outcome(name, None, f"{what} was sent", recording)
 
     def _parcels(self, destination: str) -> Iterator[tuple[_Held, str]]:
         for held in self._held():

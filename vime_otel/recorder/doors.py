@@ -32,7 +32,7 @@ class Door(threading.Thread):
     def __init__(self, recorder: EngineRecorder, name: str):
         super().__init__(name=f"vime-otel {name}", daemon=True)
         self.recorder = recorder
-        self.exporter = Exporter()
+        self.exporter = Exporter(recorder.gone)
         self.closed = threading.Event()
 
     def close(self) -> None:

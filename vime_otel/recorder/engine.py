@@ -9,6 +9,7 @@ from __future__ import annotations
 
 import logging
 import os
+import threading
 import time
 from collections import deque
 from collections.abc import Callable
@@ -111,6 +112,8 @@ class EngineRecorder:
         self._piece_end = 0
         self._workers_checked = False
         self._outcome: tuple[str, str | None] = ("done", None)
+        self._exporting = threading.Lock()
+        self._gone: tuple[str, str | None] | None = None
 
     # -- called by doors, on their threads ---------------------------------------------------
 
@@ -161,11 +164,27 @@ class EngineRecorder:
 
     def exported(self, error: str | None, waits: bool = False) -> None:
         """The exporter is through with the last window; `error` says what it could not do, or not yet (`waits`)."""
-        status = self.status
+        with self._exporting:
+            self._end("waiting" if waits else "failed", error)
+            if waits and self._gone is not None and self._gone[0] == self.status.recording:
+                self._end("failed", self._gone[1])
+
+    def gone(self, recording: str, error: str | None) -> None:
+        """What waited of a recording does so no more: it was sent, or `error` says why it never will be.
+
+        It may be told before `exported` is, on another thread.
+        """
+        with self._exporting:
+            self._gone = recording, error
+            if self.status.recording == recording and self.status.phase == "waiting":
+                self._end("failed", error)
+
+    def _end(self, phase: str, error: str | None) -> None:
+        """Tell how the last window ended: in `phase` where there is an error, else as its outcome was."""
         outcome, reason = self._outcome
         if error is not None:
-            outcome, reason = "waiting" if waits else "failed", "; ".join(filter(None, (reason, error)))
-        self.status = replace(status, phase=outcome, reason=reason)
+            outcome, reason = phase, "; ".join(filter(None, (reason, error)))
+        self.status = replace(self.status, phase=outcome, reason=reason)
 
     def _order(self, order: Callable[[], None]) -> None:
         self._orders.append(order)

@@ -16,6 +16,7 @@ import subprocess
 import sys
 import tempfile
 import threading
+from collections.abc import Callable
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
@@ -56,10 +57,16 @@ class Kept(str):
     """What kept a window from being sent: it waits, and goes by itself when that ends."""
 
 
+Gone = Callable[[str, str | None], None]
+"""Gets the id of a recording whose window waits no more, and why it was not sent (None: it was)."""
+
+
 class Exporter:
     """One door's exporter: `export` may be called from several threads, `close` at the end."""
 
-    def __init__(self) -> None:
+    def __init__(self, gone: Gone = lambda recording, error: None) -> None:
+        """`gone` is called on a thread of the exporter's."""
+        self._gone = gone
         self._lock = threading.Lock()
         self._process: _Process | None = None
         self._closed = False
@@ -75,7 +82,7 @@ class Exporter:
             if lingering is not None and (answer := lingering.ask(job)) is not None:
                 return _error_of(answer)
             # There was none, or it ended for lack of work as we asked.
-            self._process = process = _Process()
+            self._process = process = _Process(self._gone)
             answer = process.ask(job)
             if self._closed:
                 process.close()
@@ -92,7 +99,8 @@ class Exporter:
 class _Process:
     """One subprocess, at a low priority, with a thread that reads what it says and waits for its end."""
 
-    def __init__(self) -> None:
+    def __init__(self, gone: Gone) -> None:
+        self._gone = gone
         self._errors = tempfile.TemporaryFile()  # noqa: SIM115 - closed by the thread at the end
         self._process = subprocess.Popen(
             [sys.executable, "-c", _START, str(Path(__file__).resolve().parents[2])],
@@ -130,11 +138,13 @@ class _Process:
         assert self._process.stdout is not None
         with self._process.stdout:
             for line in self._process.stdout:
-                with contextlib.suppress(ValueError):  # not ours
+                with contextlib.suppress(ValueError, TypeError, KeyError):  # not ours
                     message = json.loads(line)
                     if "told" in message:
                         logger.warning("vime-otel: %s", message["told"])
-                    else:
+                        if message.get("recording"):
+                            self._gone(message["recording"], message["error"])
+                    elif "waiting" in message:
                         self._answers.put(message)
         self._process.wait()
         with self._errors as errors:

@@ -1,8 +1,8 @@
 """The exporter subprocess: reads windows from standard input, assembles them, sends or writes them.
 
 It answers each with one line of JSON, `{"error": null or text, "kept": whether it will be sent yet, "waiting": n}`, and
-tells what became of windows that waited in lines `{"told": text}`. It ends when nothing waits, or when standard input
-does.
+tells what became of windows that waited in lines `{"told": text, "recording": id, "error": null or text}`. Other lines
+with `told` name no recording. It ends when nothing waits, or when standard input does.
 """
 
 from __future__ import annotations
@@ -77,11 +77,16 @@ class ExporterProcess:
         self._last_try()
 
     def _read(self) -> None:
-        with contextlib.suppress(EOFError, pickle.UnpicklingError):  # the engine process ended, maybe while it wrote
+        try:
             while True:
                 self._jobs.put(pickle.load(sys.stdin.buffer))
-        self._ended.set()
-        self._jobs.put(None)
+        except (EOFError, pickle.UnpicklingError):
+            pass  # the engine process ended, maybe while it wrote
+        except Exception as error:  # noqa: BLE001 - the last line is what the engine's process tells
+            print(f"it can't read what the engine gives it: {error!r}", file=sys.stderr, flush=True)
+        finally:
+            self._ended.set()
+            self._jobs.put(None)
 
     def _answer(self, window: Window | None, destination: Destination) -> None:
         error, kept = None, False
@@ -122,21 +127,29 @@ class ExporterProcess:
             self._send_or_keep(Parcel(kind, window), self._delivery, destination)
 
     def _send_or_keep(self, parcel: Parcel, delivery: Delivery, destination: Destination) -> None:
-        send = _sender(destination)
-        others_wait = bool(self._waiting())
-        if not others_wait:
-            parcel, trouble = try_parcel(parcel, send)
+        patience, outcomes = destination.patience, []
+        if self._waiting():
+            # Who ordered this may be back: what waits goes now then, and this after it.
+            name, patience = delivery.keep(parcel), 0.0
+            outcomes = self._retry()
+        else:
+            parcel, trouble = try_parcel(parcel, _sender(destination))
             if trouble is None:
                 return
-            delivery.trouble = trouble
-        name = delivery.keep(parcel)
-        deadline = time.monotonic() + (0.0 if others_wait else destination.patience)
-        while time.monotonic() < deadline and not self._ended.wait(self._idle_seconds()):
-            for outcome in self._retry():
-                if outcome.name == name:
-                    if outcome.error:
-                        raise VimeOtelError(outcome.error)
-                    return
+            name, delivery.trouble = delivery.keep(parcel), trouble
+        deadline = time.monotonic() + patience
+        while (outcome := next((each for each in outcomes if each.name == name), None)) is None:
+            if not delivery.has(name):
+                gone = "what was recorded is lost: it had to wait, and was dropped for want of room or removed"
+                raise VimeOtelError("; ".join(filter(None, (delivery.trouble, gone))))
+            now = time.monotonic()
+            if now >= deadline or self._ended.wait(max(min(delivery.next_try, deadline) - now, 0.0)):
+                break
+            outcomes = self._retry()
+        else:
+            if outcome.error:
+                raise VimeOtelError(outcome.error)
+            return
         what = f"{delivery.trouble}; what was recorded waits in {delivery.place} and goes when that ends"
         if destination.collector:
             raise _Waits(what)
@@ -147,7 +160,7 @@ class ExporterProcess:
             return []
         outcomes = self._delivery.send_waiting(_sender(self._destination), _kind(self._destination))
         for outcome in outcomes:
-            _say({"told": outcome.sentence})
+            _say({"told": outcome.sentence, "recording": outcome.recording, "error": outcome.error})
         return outcomes
 
     def _last_try(self) -> None:

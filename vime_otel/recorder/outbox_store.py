@@ -61,7 +61,11 @@ class FolderStore:
 
     def sizes(self) -> dict[str, int]:
         """Bytes by name, oldest first."""
-        return {path.name: path.stat().st_size for path in sorted(self.folder.glob(f"*{SUFFIX}"))}
+        sizes = {}
+        for path in sorted(self.folder.glob(f"*{SUFFIX}")):
+            with contextlib.suppress(FileNotFoundError):  # somebody removes what lies there
+                sizes[path.name] = path.stat().st_size
+        return sizes
 
     def read(self, name: str) -> bytes:
         """What was written."""
