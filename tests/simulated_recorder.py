@@ -144,6 +144,8 @@ class Behaviour:
     """The recording of another collector that it is still at work on; it makes no steps of it."""
     exporting_seconds: float = 0.0
     """So long it exports before it sends anything."""
+    dies_exporting: float | None = None
+    """Its engine ends with the last step: it polls no more; its exporter sends, so many seconds between requests."""
     says_waiting: bool = False
     """It told that its data waits, sends it, and does not poll again until much later."""
     reasons: tuple[str, ...] = ()
@@ -351,6 +353,10 @@ class SimulatedRecorder(threading.Thread):
                 if self.behaviour.silent_once_armed and self._command:
                     return
                 self._advance()
+                if self.phase == "exporting" and self.behaviour.dies_exporting is not None:
+                    self._poll()
+                    self._send_all()
+                    return
             except requests.RequestException:
                 self._ending.wait(0.05)  # no collector there: look again
 
@@ -451,6 +457,7 @@ class SimulatedRecorder(threading.Thread):
             self._send("/v1/logs", closing_request(recording, self.engine, self._steps, **told))
 
     def _send(self, path: str, content: bytes) -> None:
+        self._ending.wait(self.behaviour.dies_exporting or 0.0)
         for _ in range(2 if self.behaviour.every_request_twice else 1):
             headers = {"Content-Type": "application/x-protobuf"}
             answer = self._session.post(f"{self._url}{path}", data=content, headers=headers, timeout=10)

@@ -79,7 +79,8 @@ class Budget:
         try:
             await asyncio.wait_for(turn, _LONGEST_WAIT_S)
         except asyncio.TimeoutError:
-            raise Overloaded from None
+            if not turn.done() or turn.cancelled():  # Python 3.12 may time out in the moment in which it is granted
+                raise Overloaded from None
         except asyncio.CancelledError:
             if turn.done() and not turn.cancelled():
                 self.give(wanted)

@@ -23,6 +23,11 @@ class EngineTraffic:
         self._request = request
         self._tasks: list[asyncio.Task[None]] = []
 
+    @property
+    def began(self) -> bool:
+        """Whether any were sent."""
+        return bool(self._tasks)
+
     def start(self, urls: Iterable[str]) -> None:
         """Send each engine its completions, where any are asked for and none were sent before."""
         if self._request.requests and not self._tasks:

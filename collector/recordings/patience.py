@@ -19,6 +19,8 @@ class Patience:
     """Where nobody says how many recorders to expect: no new one came for so long. They look for us every 2-3 s."""
     silent: float = 10.0
     """A recorder at work that was not heard for so long has vanished."""
+    word: float = 1.0
+    """All of an engine has arrived, and its recorder was not heard for so long: it need not say that it is done."""
     exporting: float = 300.0
     """Nothing arrived for so long while an engine says that it is exporting: a busy machine takes minutes for it."""
     disarming: float = 30.0

@@ -25,6 +25,7 @@ from ..totals.span_check import Checked
 from . import report
 from .engine_part import EnginePart
 from .engine_traffic import EngineTraffic
+from .gathering import Gathering
 from .lockstep import LockstepGroup, PartialGroup, groups_of
 from .matching import no_recorder
 from .messages import Poll, RecordingRequest
@@ -88,24 +89,24 @@ class RecordingTask:
         self._groups: list[LockstepGroup] = []
         self._around = surroundings
         self._traffic = EngineTraffic(request)
-        self._resumed_at: float | None = None
         self._until = math.inf
         """When the engines' time is over, on the monotonic clock."""
         self._reasons: list[str] = []
         self._notes: list[str] = []
         self._stopped: str | None = None
         self._created = created or datetime.now(timezone.utc)
-        self._last_news = time.monotonic()
         name = new_run_name(self.id, request.label, self._created)
-        self._folder = RunFolder(surroundings.runs_root / name, self.id, surroundings.intake, self._news)
+        self._resumed = False
+        self._open_folder(surroundings.runs_root / name)
 
     @classmethod
     def resume(cls, surroundings: Surroundings, marker: Marker, opened: OpenRun) -> RecordingTask:
         """One that another collector began and did not end. Raises VimeOtelError, OSError for an unreadable journal."""
         task = cls(surroundings, opened.request, [], opened.id, opened.created)
-        task._folder = RunFolder(marker.path.parent, task.id, surroundings.intake, task._news)
-        task._resumed_at = time.monotonic()
-        task._until = task._resumed_at + opened.until_unix - time.time()
+        task._resumed = True
+        task._open_folder(marker.path.parent)
+        # Whoever does not call within `silent` is gone, and was not slow.
+        task._until = time.monotonic() + max(opened.until_unix - time.time(), surroundings.patience.silent + 1.0)
         task._reasons = list(opened.reasons)
         task.selection = Selection(unmatched=tuple(Unmatched(url, why, False) for url, why in opened.unmatched))
         task.parts = {
@@ -114,9 +115,15 @@ class RecordingTask:
             )
             for each in opened.engines
         }
+        task._groups = groups_of(list(task.parts.values()))
         task._notes = [*opened.notes, *task._folder.go_on(marker, opened)]
         task.state, task.message = "recording", "the collector was started again"
         return task
+
+    def _open_folder(self, directory: Path) -> None:
+        around = self._around
+        self._folder = RunFolder(directory, self.id, around.intake, lambda: self._gathering.data_came())
+        self._gathering = Gathering(self.id, around.recorders, around.patience, self._folder.sums, self._resumed)
 
     @property
     def over(self) -> bool:
@@ -127,7 +134,9 @@ class RecordingTask:
         """The engines that no other recording may take."""
         if self.over:
             return []
-        return list(self.parts) or [each.introduction.engine for each in self.selection.chosen]
+        if not self.parts:
+            return [each.introduction.engine for each in self.selection.chosen]
+        return [part.engine for part in self.parts.values() if not part.over and part.phase != "waiting"]
 
     def as_dict(self) -> dict[str, Any]:
         """For JSON, as docs/formats.md has it."""
@@ -147,22 +156,18 @@ class RecordingTask:
         """Disarm everywhere and keep what came."""
         if self._stopped is None:
             self._stopped = why
+            self._gathering.stopped = True
 
     def heard(self, poll: Poll) -> None:
         """Take what a recorder tells of itself."""
         part = self.parts.get(poll.recorder.engine)
-        if part is None:
-            return
-        if self._resumed_at is not None and not part.over and poll.status.recording != self.id:
-            part.phase, part.reason = "failed", "it had nothing of this recording when the collector was started again"
-            self._news()
-        elif part.update(self.id, poll.status, poll.seen):
-            self._news()
+        if part is not None:
+            self._gathering.take(part, poll)
 
     async def run(self) -> None:
         """Live it to the end."""
         try:
-            if self._resumed_at is None:
+            if not self._resumed:
                 await self._wait_for_recorders()
                 if self.request.force_eager:
                     self._refuse_partial_groups()
@@ -170,7 +175,8 @@ class RecordingTask:
             telling = asyncio.ensure_future(self._folder.keep_telling(self.as_dict))
             try:
                 await self._follow()
-                await self._gather()
+                self.state, self.message = "finishing", "waiting for the engines' data"
+                await self._gathering.wait(list(self.parts.values()))
             finally:
                 telling.cancel()
                 await asyncio.wait([telling])
@@ -206,8 +212,11 @@ class RecordingTask:
         started = time.monotonic()
         next_list = started + self._around.patience.relist
         while True:
-            self.selection = await self.look()
-            self.message = self.selection.message
+            found = await self.look()
+            taken = self._around.claimed(self.id)
+            if any(each.introduction.engine in taken for each in found.chosen):
+                continue  # another recording took it while we looked
+            self.selection, self.message = found, found.message
             now = time.monotonic()
             if self._stopped:
                 raise _NoRun(f"{self._stopped} before any engine was armed")
@@ -280,10 +289,12 @@ class RecordingTask:
 
     async def _follow(self) -> None:
         """Until no engine has steps to make, or those that have are disarmed."""
-        while waiting := [part for part in self.parts.values() if part.in_window and not self._gone(part)]:
+        gathering, parts = self._gathering, list(self.parts.values())
+        while waiting := [part for part in parts if gathering.at_work(part)]:
+            gathering.settle(waiting)
             self._lead_groups()
             if (
-                self._resumed_at is None
+                gathering.all_heard(waiting)
                 and all(part.phase != "idle" for part in waiting)
                 and all(group.ready for group in self._groups)
             ):
@@ -303,10 +314,10 @@ class RecordingTask:
     def _lead_groups(self) -> None:
         """Tell lockstep groups that are armed where to start, and those of which an engine failed to end."""
         for group in self._groups:
-            failed = next((part for part in group.parts if part.failed or self._gone(part)), None)
+            failed = next((part for part in group.parts if part.failed or self._gathering.gone(part)), None)
             if failed is not None:
                 for part in group.parts:
-                    if part.in_window and not part.cancelled and not self._gone(part):
+                    if self._gathering.at_work(part) and not part.cancelled:
                         how = failed.phase if failed.failed else "vanished"
                         part.problems.append(f"disarmed with its lockstep group, since {failed.label} {how}")
                         self._cancel(part)
@@ -316,31 +327,6 @@ class RecordingTask:
                 part.start_id = os.urandom(8).hex()
                 body = {"id": part.start_id, "type": "start", "recording": self.id, "position": start}
                 self._around.recorders.send(part.engine, Command(part.start_id, body))
-
-    async def _gather(self) -> None:
-        """Until everything that was announced has arrived, or nothing comes any more."""
-        self.state, self.message = "finishing", "waiting for the engines' data"
-        patience = self._around.patience
-        self._last_news = time.monotonic()
-        while True:
-            here = [part for part in self.parts.values() if not self._gone(part)]
-            if all(map(self._ended, here)):
-                limit = patience.late
-                if not any(part.phase != "refused" and self._folder.sums.missing(part.engine) for part in here):
-                    break
-            elif any(part.phase in ("exporting", "waiting") for part in here) and not self._stopped:
-                limit = patience.exporting
-            else:
-                limit = patience.disarming
-            if time.monotonic() - self._last_news > limit:
-                break
-            await asyncio.sleep(patience.tick)
-        for part in self.parts.values():
-            if self._gone(part):
-                when = "before it took the command" if part.phase == "idle" else f"while {part.phase}"
-                part.problems.append(f"it vanished {when} ({part.made})")
-            elif not self._ended(part):
-                part.problems.append(f"it is still {part.phase} ({part.made}), and nothing came for {limit:g} s")
 
     async def _write(self) -> None:
         checked, sums, parts = await self._folder.close(), self._folder.sums, list(self.parts.values())
@@ -397,19 +383,6 @@ class RecordingTask:
     def _fail(self, message: str) -> None:
         self.state, self.message, self.complete = "failed", message, False
 
-    def _news(self) -> None:
-        self._last_news = time.monotonic()
-
-    def _gone(self, part: EnginePart) -> bool:
-        silent = self._around.recorders.silent_seconds(part.engine)
-        if self._resumed_at is not None and not self._stopped:  # it looks for us every 2-3 s
-            silent = min(silent, time.monotonic() - self._resumed_at)
-        return not self._ended(part) and silent > self._around.patience.silent
-
-    def _ended(self, part: EnginePart) -> bool:
-        """Whether nothing more is to come. One that waits polls seldom: what has arrived tells it sooner."""
-        return part.over or (part.phase == "waiting" and not self._folder.sums.missing(part.engine))
-
     def _timed_out(self, part: EnginePart) -> str:
         within = f"within {self.request.timeout_seconds:g} s"
         if part.phase == "idle":
@@ -419,6 +392,8 @@ class RecordingTask:
         asked = self.request
         noun = f"{asked.kind} step" if asked.kind else "step"
         made = f"it made {part.steps_done} of {counted(part.steps_asked, noun)} {within}"
+        if asked.requests and not self._traffic.began:
+            return f"{made}; no requests were sent, since not every engine got ready for them"
         if not asked.requests:
             return f"{made}; does it have requests? `--requests 4` sends some"
         sent = f"{counted(asked.requests, 'request')} of {counted(asked.max_tokens, 'token')}"

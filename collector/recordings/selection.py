@@ -85,9 +85,15 @@ def select(
         first = free[: request.limit]
         meant = [*first, *_mates(first, free)]
         called = [Chosen(each, _url_of(each)) for each in meant if each.engine not in busy]
+        taken = [each for each in recorders if each.engine in claimed]
+        if request.limit:
+            taken = taken[: max(request.limit - len(first), 0)]
         return Selection(
             tuple(called),
-            tuple(_busy(_url_of(each) or each.label, busy[each.engine]) for each in meant if each.engine in busy),
+            (
+                *(_busy(_url_of(each) or each.label, busy[each.engine]) for each in meant if each.engine in busy),
+                *(_taken(_url_of(each) or each.label, claimed[each.engine]) for each in taken),
+            ),
             partial=partial_groups([each.introduction for each in called], recorders),
         )
     known = {each.engine: each for each in recorders}
@@ -109,8 +115,7 @@ def select(
         elif still_busy:
             unmatched.append(_busy(shown(url), busy[still_busy[0]]))
         elif not free_engines:
-            other = claimed[match.recorders[0].engine]
-            unmatched.append(Unmatched(shown(url), f"recording {other} runs on its engine", awaited=False))
+            unmatched.append(_taken(shown(url), claimed[match.recorders[0].engine]))
     url_of_group = {each.introduction.dp_group: each.url for each in chosen.values()}
     for mate in _mates([each.introduction for each in chosen.values()], recorders):
         # One without an API server of its own is reached through another one's; else it was not asked for.
@@ -129,6 +134,10 @@ def _mates(of: Sequence[Introduction], recorders: Sequence[Introduction]) -> lis
 
 def _busy(url: str, what: str) -> Unmatched:
     return Unmatched(url, f"still busy with {what}; it was told to stop", awaited=True)
+
+
+def _taken(url: str, recording: str) -> Unmatched:
+    return Unmatched(url, f"recording {recording} runs on its engine", awaited=False)
 
 
 def _url_of(recorder: Introduction) -> str:

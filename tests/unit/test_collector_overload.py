@@ -165,6 +165,31 @@ def test_one_request_alone_may_be_larger_than_all_room(monkeypatch: pytest.Monke
     asyncio.run(check())
 
 
+def test_room_that_is_granted_in_the_moment_of_giving_up_is_not_lost(monkeypatch: pytest.MonkeyPatch) -> None:
+    async def as_from_python_312(turn: asyncio.Future[None], seconds: float) -> None:
+        while not turn.done():
+            await asyncio.sleep(0)
+        raise asyncio.TimeoutError
+
+    monkeypatch.setattr(limits.asyncio, "wait_for", as_from_python_312)
+
+    async def check() -> None:
+        budget = Budget(Counts(), 100)
+
+        async def wait() -> None:
+            with budget.room() as other:
+                await other.take(50)
+
+        with budget.room() as room:
+            await room.take(100)
+            waiting = asyncio.ensure_future(wait())
+            await asyncio.sleep(0)
+        await waiting
+        assert budget.counts.pending_bytes == 0
+
+    asyncio.run(check())
+
+
 def test_who_gives_up_waiting_leaves_no_trace() -> None:
     async def check() -> None:
         budget = Budget(Counts(), 100)

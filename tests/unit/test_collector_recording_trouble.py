@@ -3,14 +3,18 @@
 from __future__ import annotations
 
 import shutil
+import threading
 from dataclasses import replace
 from pathlib import Path
+from typing import Any
 
 import pytest
 from running_collector import QUICK, ControlClient, config, running, until
 from simulated_recorder import POLL, Behaviour, SimulatedRecorder
 from standins import answer, serving_in_thread
 
+from collector.recordings import recording_task
+from collector.recordings.selection import Selection, select
 from vime_otel.data.rundir import RunDirectory
 
 ENGINES = ("00000000000000a1", "00000000000000b2")
@@ -185,7 +189,41 @@ def test_an_engine_that_said_that_its_data_waits_is_through_when_all_is_here(tmp
         until(ControlClient(collector.url).recorders)
         result = ControlClient(collector.url).record(steps=3)
     assert (result["complete"], result["reasons"]) == (True, [])
-    assert result["engines"][0]["phase"] == "waiting"
+    assert result["engines"][0]["phase"] == "done"
+
+
+@pytest.mark.parametrize("pause", [0.0, 0.2], ids=["at once", "slowly"])
+def test_what_an_exporter_sends_after_its_engine_has_ended_counts(tmp_path: Path, pause: float) -> None:
+    with (
+        running(config(tmp_path, patience=replace(QUICK, silent=1.0))) as collector,
+        SimulatedRecorder(collector.url, behaviour=Behaviour(dies_exporting=pause)),
+    ):
+        until(ControlClient(collector.url).recorders)
+        result = ControlClient(collector.url).record(steps=5)
+    assert (result["complete"], result["reasons"]) == (True, [])
+
+
+@pytest.mark.parametrize("workers", [[], ["http://127.0.0.1:8001"]])
+def test_two_recordings_that_wait_for_one_engine_get_it_one_after_the_other(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, workers: list[str]
+) -> None:
+    both_see_it = threading.Barrier(2, timeout=20)
+
+    def looked(*args: Any) -> Selection:
+        selection = select(*args)
+        if selection.chosen and not looks.is_set():
+            both_see_it.wait()
+            looks.set()
+        return selection
+
+    looks = threading.Event()
+    monkeypatch.setattr(recording_task, "select", looked)
+    with running(config(tmp_path)) as collector:
+        control = ControlClient(collector.url)
+        started = [control.start(steps=2, workers=workers, wait_seconds=20) for _ in range(2)]
+        with SimulatedRecorder(collector.url):
+            results = [control.finish(each) for each in started]
+    assert [(each["complete"], each["reasons"]) for each in results] == [(True, [])] * 2
 
 
 def test_every_problem_of_every_engine_is_told(tmp_path: Path) -> None:

@@ -67,9 +67,14 @@ def test_an_engine_of_another_recording_is_left_alone_and_told() -> None:
     assert [each.introduction for each in selection.chosen] == [SECOND]
     assert selection.whole
     assert [each.reason for each in selection.unmatched] == ["recording 0123456789abcdef runs on its engine"]
-    assert [each.introduction for each in select(RecordingRequest(), [], [FIRST, SECOND], claimed, URL).chosen] == [
-        SECOND
-    ]
+
+
+@pytest.mark.parametrize(("limit", "told"), [(None, 1), (1, 0), (2, 1)])
+def test_where_no_worker_is_named_engines_of_another_recording_are_told_too(limit: int | None, told: int) -> None:
+    claimed = {FIRST.engine: "0123456789abcdef"}
+    selection = select(RecordingRequest(limit=limit), [], [FIRST, SECOND], claimed, URL)
+    assert [each.introduction for each in selection.chosen] == [SECOND]
+    assert [each.reason for each in selection.unmatched] == ["recording 0123456789abcdef runs on its engine"] * told
 
 
 def part() -> EnginePart:
