@@ -49,7 +49,11 @@ def one_rank(rank: str) -> bool:
 
 @contextlib.contextmanager
 def forwarding(
-    runs: Path, endpoint: Endpoint, choice: Choice | None = None, names: tuple[str, ...] = ()
+    runs: Path,
+    endpoint: Endpoint,
+    choice: Choice | None = None,
+    names: tuple[str, ...] = (),
+    drain_seconds: float = 5.0,
 ) -> Iterator[Forwarder]:
     """A forwarder that takes up these runs now and looks often; by default one, as if before anything came."""
     taken_up = Forwarder(endpoint, runs, choice or Choice())
@@ -66,4 +70,4 @@ def forwarding(
         try:
             yield taken_up
         finally:
-            taken_up.stop(drain_seconds=5)
+            taken_up.stop(drain_seconds)

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import errno
 import fcntl
 import hashlib
 import logging
@@ -33,6 +34,8 @@ KIND = "all"
 """The only kind of such a run: its `steps` are traces."""
 
 STATE_FILE = "sums.msgpack"
+
+_GONE = (errno.ENOENT, errno.ENOTDIR, errno.ESTALE)
 
 
 def foreign_id(service: str, day: date) -> str:
@@ -89,8 +92,8 @@ class ForeignRun(JournaledTaker):
         """Whether somebody removed its journal: what comes can't be kept in it any more."""
         try:
             return not os.path.samestat(os.fstat(self._lock), os.stat(self.directory / JOURNAL_FILE))
-        except FileNotFoundError:
-            return True
+        except OSError as error:  # what else is wrong `write` tells
+            return error.errno in _GONE
 
     def saved(self) -> bytes:
         """All that `write` needs, as things stand; what comes meanwhile changes nothing of it."""

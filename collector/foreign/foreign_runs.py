@@ -114,7 +114,7 @@ class ForeignRuns:
                 _log.warning("the run %s was removed: what comes from now on goes into a new one", run.directory)
             else:
                 await self._write(run)
-            if removed or run.day < before:
+            if removed or (run.day < before and not run.changed):
                 del self._open[key]
                 for later in self._open.values():
                     later.earlier = None if later.earlier is run else later.earlier
@@ -131,7 +131,13 @@ class ForeignRuns:
         if not run.changed:
             return
         try:
-            await asyncio.to_thread(run.write, run.saved())
+            writing = asyncio.ensure_future(asyncio.to_thread(run.write, run.saved()))
+            await asyncio.shield(writing)
+        except asyncio.CancelledError:
+            run.changed = True
+            # The thread goes on: what is written next must not be overtaken by it.
+            await asyncio.gather(writing, return_exceptions=True)
+            raise
         except OSError as error:
             run.changed = True
             _log.warning("the run %s can't be brought up to date: %s", run.directory, error)

@@ -83,6 +83,8 @@ class ForwardedJournal:
     def __init__(self, run: Path, choice: Choice, cursor: Cursor) -> None:
         self.run = run
         self.cursor = cursor
+        self.trouble = ""
+        """Why the disk refused the last try, for whoever sends; empty while it does not."""
         self._journal = run / JOURNAL_FILE
         self._choice = choice
         self._selection: Selection | None = None
@@ -138,10 +140,14 @@ class ForwardedJournal:
         return sent
 
     def _next_batch(self) -> Batch | None:
-        batch = next(self._coming, None)
-        if batch is None:  # at the end as it was then
-            self._coming = self._batches()
+        try:
             batch = next(self._coming, None)
+            if batch is None:  # at the end as it was then
+                self._coming = self._batches()
+                batch = next(self._coming, None)
+        except OSError:
+            self.rest()  # what was read ahead is read again
+            raise
         return batch
 
     def _batches(self) -> Iterator[Batch]:

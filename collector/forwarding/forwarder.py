@@ -30,6 +30,8 @@ LONGEST_WAIT_SECONDS = 30.0
 _MOST_WARM = 20
 DRAIN_SECONDS = 10.0
 """So long a stopping collector sends what is left, where the endpoint takes it."""
+PATIENCE_SECONDS = 10.0
+"""So long it tries on where the endpoint takes nothing."""
 
 
 @dataclass
@@ -61,6 +63,7 @@ class Forwarder:
         """Those that something was sent of lately, and that remember how large traces became."""
         self._stopping = threading.Event()
         self._drain_until = float("inf")
+        self._patient_until = 0.0
         self._wait = FIRST_WAIT_SECONDS
         self._thread = threading.Thread(target=self._run, name=f"forward to {endpoint.target}", daemon=True)
 
@@ -79,7 +82,11 @@ class Forwarder:
                 _log.error("the run %s is not forwarded to %s: %s", run, url, error)
 
     def stop(self, drain_seconds: float = DRAIN_SECONDS) -> None:
-        """Send what is left, as far as that goes within the time, and end. Blocks."""
+        """Send what is left, as far as that goes within the time, and end. Blocks.
+
+        An endpoint that is away is tried again for a while: many are only busy.
+        """
+        self._patient_until = time.monotonic() + PATIENCE_SECONDS
         self._drain_until = time.monotonic() + drain_seconds
         self._stopping.set()
         if self._thread.is_alive():
@@ -90,9 +97,12 @@ class Forwarder:
             while True:
                 last = self._stopping.is_set()
                 wait = self._round()
-                if last:
+                if not last:
+                    self._stopping.wait(wait)
+                elif self.trouble and time.monotonic() + wait < min(self._drain_until, self._patient_until):
+                    time.sleep(wait)
+                else:
                     break
-                self._stopping.wait(wait)
         finally:
             self._sender.close()
 
@@ -101,7 +111,7 @@ class Forwarder:
         try:
             self._find()
             for journal in list(self._journals.values()):
-                self._send_all(journal)
+                self._go_on_with(journal)
             if self.trouble:
                 _log.info("forwarding to %s goes on", self.endpoint.url)
             self.trouble, self._wait = "", FIRST_WAIT_SECONDS
@@ -126,19 +136,33 @@ class Forwarder:
         asked = error.seconds if isinstance(error, Later) else 0.0
         return max(wait * random.uniform(0.5, 1.0), min(asked, LONGEST_WAIT_SECONDS))
 
+    def _go_on_with(self, journal: ForwardedJournal) -> None:
+        """Send what a run has; what the disk refuses of it holds up no other run."""
+        try:
+            self._send_all(journal)
+            journal.trouble = ""
+        except FileNotFoundError:  # nothing came yet, or the run was removed meanwhile
+            return
+        except OSError as error:
+            why = str(error.strerror or error)
+            if journal.trouble != why:
+                _log.warning("%s waits to be forwarded to %s: %s", journal.run.name, self.endpoint.url, why)
+            journal.trouble = why
+
     def _send_all(self, journal: ForwardedJournal) -> None:
         try:
             journal.look(settled=self._stopping.is_set())
+            if journal.trouble:  # it may be the cursor that could not be written
+                write_cursor(journal.run, journal.cursor)
             while journal.waiting_bytes() and time.monotonic() < self._drain_until:
                 before = journal.cursor
                 sent = journal.send_next(self._sender)
                 if sent is None:
                     break
+                self._patient_until = time.monotonic() + PATIENCE_SECONDS
                 self._keep_warm(journal)
                 self._count(sent, journal, journal.cursor.over_limit - before.over_limit)
                 write_cursor(journal.run, journal.cursor)
-        except FileNotFoundError:  # nothing came yet, or the run was removed meanwhile
-            return
         except VimeOtelError as error:
             if isinstance(error, Unavailable):
                 raise

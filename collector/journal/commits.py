@@ -21,6 +21,7 @@ from queue import SimpleQueue
 from vime_otel.data.journal import HEADER_BYTES, JournalWriter
 
 from ..counts import Counts
+from ..faults import log_fault
 
 _log = logging.getLogger(__name__)
 
@@ -55,7 +56,7 @@ class JournalFile:
         try:
             writer.extend(requests)
             writer.sync()
-        except OSError:
+        except Exception:
             self._take_back(writer, start)
             raise
         self._end = writer.size
@@ -70,10 +71,15 @@ class JournalFile:
     def _opened(self) -> JournalWriter:
         if self._writer is None:
             self.path.parent.mkdir(parents=True, exist_ok=True)
-            self._writer = JournalWriter(self.path, self._end)
-            self._identity = os.stat(self.path)
-            for directory in (self.path.parent, self.path.parent.parent):
-                sync_directory(directory)
+            writer = JournalWriter(self.path, self._end)
+            try:
+                self._identity = os.stat(self.path)
+                for directory in (self.path.parent, self.path.parent.parent):
+                    sync_directory(directory)
+            except Exception:
+                _close_quietly(writer)
+                raise
+            self._writer = writer
         return self._writer
 
     def _take_back(self, writer: JournalWriter, start: int) -> None:
@@ -193,8 +199,8 @@ def _commit(batch: Sequence[Entry]) -> tuple[list[tuple[list[Entry], int | OSErr
         try:
             start = journal.write([(entry.signal, entry.crc, entry.payload) for entry in entries])
             results.append((entries, start))
-        except OSError as error:
-            results.append((entries, error))
+        except Exception as error:  # noqa: BLE001 - the thread has to go on, and who waits has to be told
+            results.append((entries, _as_os_error(journal, error)))
     return results, time.perf_counter_ns() - began
 
 
@@ -210,9 +216,17 @@ def sync_directory(path: Path) -> None:
 def _close(journal: JournalFile) -> OSError | None:
     try:
         journal.close()
-    except OSError as error:
-        return error
+    except Exception as error:  # noqa: BLE001 - the thread has to go on, and who waits has to be told
+        return _as_os_error(journal, error)
     return None
+
+
+def _as_os_error(journal: JournalFile, error: Exception) -> OSError:
+    """What the disk said; an error that should not have been possible is logged, and another stands for it."""
+    if isinstance(error, OSError):
+        return error
+    log_fault(_log, f"the journal {journal.path}", error)
+    return OSError(errno.EIO, "a fault of the collector", str(journal.path))
 
 
 def _close_quietly(writer: JournalWriter) -> None:

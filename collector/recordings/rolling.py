@@ -16,7 +16,7 @@ import orjson
 
 from vime_otel.data.recording import ENGINE_PART, Recording, StepRow, StepTotals
 from vime_otel.data.rolling import rolling_id
-from vime_otel.data.run_files import TOTALS_FILE
+from vime_otel.data.run_files import HEADER_FILE, TOTALS_FILE
 from vime_otel.data.write_run import create_totals, insert_totals, new_run_name, write_sums
 
 from ..totals.records import Closing, Malformed, Other, StepEvent, read_records
@@ -42,10 +42,10 @@ class RollingRecording:
     def __init__(self, day: date, runs_root: Path, version: str) -> None:
         self.day = day
         self.id = rolling_id(day)
-        midnight = datetime(day.year, day.month, day.day, tzinfo=timezone.utc)
-        self.directory = runs_root / new_run_name(self.id, "rolling", midnight)
+        self.directory = runs_root / _name(day)
         self._version = version
         self._changed = False
+        self._written_over = False
         self.broken = False
         """Whether its file was lost; it has to be opened anew."""
         self.directory.mkdir(parents=True, exist_ok=True)
@@ -70,14 +70,14 @@ class RollingRecording:
         return tally
 
     def write(self, over: bool = False) -> None:
-        """Bring the other files up to date, if anything came. Raises OSError."""
-        if not self._changed:
+        """Bring the other files up to date, if anything came or the day is `over` since. Raises OSError."""
+        if not self._changed and (self._written_over or not over):
             return
         try:
             write_sums(self.directory, self._recording(over))
         except sqlite3.Error as error:
             raise OSError(f"{self.directory / TOTALS_FILE}: {error}") from error
-        self._changed = False
+        self._changed, self._written_over = False, over
 
     def close(self) -> None:
         """Let go of the file."""
@@ -195,6 +195,28 @@ class RollingRecording:
                 "vllm": sorted({str(body.get("vllm_version")) for body in closings.values()}),
             },
         }
+
+
+def unfinished_days(runs_root: Path, today: date) -> list[date]:
+    """The days before `today` whose runs do not say yet that they are over: no collector was there to see it."""
+    found = []
+    for totals in sorted(runs_root.glob(f"*-rolling/{TOTALS_FILE}")):
+        try:
+            day = datetime.strptime(totals.parent.name[:8], "%Y%m%d").date()
+            complete = orjson.loads((totals.parent / HEADER_FILE).read_bytes())["complete"]
+        except FileNotFoundError:
+            complete = None
+        except (OSError, ValueError, LookupError, TypeError):
+            continue
+        if complete is None and day < today and totals.parent.name == _name(day):
+            found.append(day)
+    return found
+
+
+def _name(day: date) -> str:
+    """The name of a day's folder."""
+    midnight = datetime(day.year, day.month, day.day, tzinfo=timezone.utc)
+    return new_run_name(rolling_id(day), "rolling", midnight)
 
 
 def _sorted(records: Iterable[StepEvent | Closing | Malformed | Other]) -> tuple[Tally, list[StepEvent], list[Closing]]:

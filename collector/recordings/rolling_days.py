@@ -18,7 +18,7 @@ from ..journal.intake import Part
 from ..otlp.signals import LOGS
 from ..totals.tally import NOT_KEPT, Tally
 from .messages import is_id
-from .rolling import RollingRecording
+from .rolling import RollingRecording, unfinished_days
 
 _log = logging.getLogger(__name__)
 
@@ -63,6 +63,14 @@ class RollingDay:
         except Exception as error:  # noqa: BLE001 - one run must not end the writing of the others
             log_fault(_log, f"the run {self._recording.directory}", error)
 
+    def finish(self) -> None:
+        """Have the run of a day that is over say so, or say why not; on the thread."""
+        try:
+            self._recording = RollingRecording(self.day, self._runs_root, self._version)
+        except OSError as error:
+            _log.warning("the run of %s can't be finished: %s", self.day, error)
+        self.close()
+
     def close(self) -> None:
         """Write, and let go of the file; on the thread."""
         self.write()
@@ -91,8 +99,9 @@ class RollingRecordings:
         return None
 
     async def keep_writing(self) -> None:
-        """Bring the runs up to date every now and then, until cancelled."""
+        """Finish the runs of days that passed meanwhile; bring the others up to date now and then, until cancelled."""
         loop = asyncio.get_running_loop()
+        await self._finish_passed(loop)
         while True:
             await asyncio.sleep(self._write_seconds)
             before = utc_today() - timedelta(days=1)
@@ -100,6 +109,15 @@ class RollingRecordings:
                 if day.day < before:
                     del self._days[identity]
                 await loop.run_in_executor(self._thread, day.close if day.day < before else day.write)
+
+    async def _finish_passed(self, loop: asyncio.AbstractEventLoop) -> None:
+        """Day by day, so that what comes meanwhile waits for one at most."""
+        try:
+            for day in await loop.run_in_executor(self._thread, unfinished_days, self._runs_root, utc_today()):
+                passed = RollingDay(day, self._runs_root, self._version, self._thread)
+                await loop.run_in_executor(self._thread, passed.finish)
+        except OSError as error:
+            _log.warning("the runs of days that passed can't be looked for: %s", error)
 
     def stop(self) -> None:
         """Write what there is and close."""

@@ -6,6 +6,8 @@ import asyncio
 import errno
 import os
 import random
+import shutil
+import threading
 from collections.abc import Sequence
 from dataclasses import replace
 from datetime import date, timedelta
@@ -20,7 +22,7 @@ from otlp_client import send
 from running_collector import QUICK, config, running, until
 
 from collector.counts import Counts
-from collector.foreign import foreign_runs, foreign_sums, trace_fold
+from collector.foreign import foreign_run, foreign_runs, foreign_sums, trace_fold
 from collector.foreign.foreign_run import STATE_FILE, ForeignRun
 from collector.foreign.foreign_runs import ForeignRuns
 from collector.foreign.foreign_sums import ForeignSums, SavedState, decode, encode
@@ -372,6 +374,103 @@ def test_when_somebody_removes_the_run_what_comes_is_refused_until_it_goes_into_
         until(lambda: send(collector, "http", TRACES, request_of(trace_of(20))).code == 0)
     (found,) = list_runs(runs)
     assert found.header["traces"]["folded"] == len(taken) + 1
+
+
+def test_a_run_whose_folder_became_a_file_keeps_no_other_from_being_written(tmp_path: Path) -> None:
+    with running(config(tmp_path, serves=True, patience=replace(QUICK, rolling=0.05))) as collector:
+        assert send(collector, "http", TRACES, request_of(trace_of(1), "gone")).code == 0
+        (run,) = tmp_path.iterdir()
+        shutil.rmtree(run)
+        run.touch()
+        assert send(collector, "http", TRACES, request_of(trace_of(2), "other")).code == 0
+        until(lambda: list_runs(tmp_path))
+        run.unlink()
+        until(lambda: send(collector, "http", TRACES, request_of(trace_of(3), "gone")).code == 0)
+    assert sorted(found.header["service"] for found in list_runs(tmp_path)) == ["gone", "other"]
+
+
+@pytest.mark.parametrize(("code", "removed"), [(errno.ESTALE, True), (errno.EACCES, False), (errno.EIO, False)])
+def test_a_run_that_can_not_be_looked_at_is_removed_only_if_the_system_says_so(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, code: int, removed: bool
+) -> None:
+    def refuse(path: object) -> None:
+        raise OSError(code, os.strerror(code))
+
+    async def check() -> None:
+        run = ForeignRun("shop", TODAY, tmp_path, "0", GroupCommit(Counts()))
+        with monkeypatch.context() as patch:
+            patch.setattr(foreign_run.os, "stat", refuse)
+            assert run.removed() == removed
+        os.close(run._lock)
+
+    in_loop(check())
+
+
+def test_a_day_that_is_over_stays_open_until_it_could_be_written(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    def full(*_: object) -> None:
+        raise OSError(errno.ENOSPC, "No space left on device")
+
+    async def check() -> None:
+        commits = GroupCommit(Counts())
+        commits.start()
+        runs = ForeignRuns(tmp_path, "0", commits, Counts())
+        monkeypatch.setattr(foreign_runs, "utc_today", lambda: TODAY)
+        run = runs.find(request_of(trace_of(1)).resource_spans[0])
+        assert run is not None
+        await take(run, trace_of(1))
+        monkeypatch.setattr(foreign_runs, "utc_today", lambda: TODAY + timedelta(days=2))
+        with monkeypatch.context() as patch:
+            patch.setattr(ForeignRun, "write", full)
+            await runs._write_all()
+        assert list_runs(tmp_path) == []
+        await runs._write_all()
+        assert list_runs(tmp_path)[0].header["intake"]["spans"]["kept"] == 10
+        assert runs._open == {}
+        await runs.stop()
+        await commits.close()
+
+    in_loop(check())
+
+
+def test_a_write_that_the_stop_comes_upon_is_waited_for_and_followed_by_another(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
+) -> None:
+    writing, goes_on = threading.Event(), threading.Event()
+    real = ForeignRun.write
+
+    def failing_once(self: ForeignRun, saved: bytes) -> None:
+        if not writing.is_set():
+            writing.set()
+            assert goes_on.wait(10)
+            raise OSError(errno.ENOSPC, "No space left on device")
+        real(self, saved)
+
+    async def check() -> None:
+        commits = GroupCommit(Counts())
+        commits.start()
+        runs = ForeignRuns(tmp_path, "0", commits, Counts())
+        run = runs.find(request_of(trace_of(1)).resource_spans[0])
+        assert run is not None
+        await take(run, trace_of(1))
+        keeping = asyncio.ensure_future(runs.keep_writing(0.0))
+        assert await asyncio.to_thread(writing.wait, 10)
+        keeping.cancel()
+        for _ in range(5):
+            await asyncio.sleep(0)
+        early = keeping.done()
+        goes_on.set()
+        await asyncio.wait([keeping], timeout=10)
+        assert (early, keeping.cancelled()) == (False, True)
+        await runs.stop()
+        await commits.close()
+
+    monkeypatch.setattr(ForeignRun, "write", failing_once)
+    in_loop(check())
+    (found,) = list_runs(tmp_path)
+    assert found.header["intake"]["spans"]["kept"] == 10
+    assert not caplog.text
 
 
 def test_a_torn_end_is_cut_off_and_told_at_the_first_start_alone(

@@ -2,10 +2,15 @@
 
 from __future__ import annotations
 
+import errno
+import itertools
 import json
 import random
 import shutil
+import threading
+import time
 from collections import Counter
+from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
 
@@ -20,13 +25,29 @@ from otlp_sink import OtlpSink
 from running_collector import until
 from simulated_recorder import resource_of
 
+from collector.forwarding import forward_journal
+from collector.forwarding import forwarder as forwarder_module
 from collector.forwarding.endpoint import Accepted, parse_endpoint
-from collector.forwarding.forward_journal import Cursor, ForwardedJournal, cursor_name, read_cursor
+from collector.forwarding.forward_journal import Cursor, ForwardedJournal, cursor_name, read_cursor, write_cursor
 from collector.forwarding.selection import TRACE_BYTES, Choice, Selection, count_spans
 from vime_otel.data import otlp
-from vime_otel.data.journal import LOGS, TRACES, JournalWriter
+from vime_otel.data.journal import LOGS, TRACES, Frame, JournalReader, JournalWriter
 from vime_otel.data.run_files import JOURNAL_FILE
 from vime_otel.demo.ports import free_port
+
+
+class Taking:
+    """A fake endpoint that takes everything."""
+
+    def __init__(self, taken: list[ExportTraceServiceRequest]) -> None:
+        self._taken = taken
+
+    def send(self, request: ExportTraceServiceRequest) -> Accepted:
+        self._taken.append(request)
+        return Accepted()
+
+    def close(self) -> None:
+        pass
 
 
 def test_a_growing_journal_is_followed_and_every_span_arrives_once(tmp_path: Path) -> None:
@@ -46,7 +67,7 @@ def test_an_outage_and_restarts_lose_nothing_and_send_nothing_twice(tmp_path: Pa
     run = tmp_path / "run"
     sinks = []
     for first in (0, 8, 16, 24):  # each life of the collector sees the endpoint come, go, and come back
-        with forwarding(tmp_path, endpoint) as forwarder:
+        with forwarding(tmp_path, endpoint, drain_seconds=0.2) as forwarder:
             write_steps(run, first, first + 4)
             until(lambda: forwarder.trouble)
             if first != 16:  # in one life it does not come back
@@ -68,6 +89,101 @@ def test_while_it_stops_what_is_left_is_sent(tmp_path: Path) -> None:
         with forwarding(tmp_path, parse_endpoint(sink.endpoint)):
             write_steps(tmp_path / "run", 0, 5)
         assert received_ids(sink) == made_ids(0, 5, one_rank)
+
+
+def test_while_it_stops_an_endpoint_that_is_busy_is_tried_again(tmp_path: Path) -> None:
+    asked = itertools.count(1)
+
+    def busy(request: ExportTraceServiceRequest) -> grpc.StatusCode | None:
+        stopping = forwarder._stopping.is_set()
+        return grpc.StatusCode.UNAVAILABLE if not stopping or next(asked) < 4 else None
+
+    with OtlpSink() as sink:
+        sink.refuse = busy
+        with forwarding(tmp_path, parse_endpoint(sink.endpoint), drain_seconds=30) as forwarder:
+            write_steps(tmp_path / "run", 0, 5)
+            until(lambda: forwarder.trouble)
+        assert received_ids(sink) == made_ids(0, 5, one_rank)
+        assert not forwarder.counts.waiting_bytes
+
+
+@pytest.mark.parametrize(("drain", "patience"), [(0.5, 60.0), (60.0, 0.5)])
+def test_the_end_waits_no_longer_for_an_endpoint_than_it_may(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, drain: float, patience: float
+) -> None:
+    monkeypatch.setattr(forwarder_module, "PATIENCE_SECONDS", patience)
+    endpoint = parse_endpoint(f"http://127.0.0.1:{free_port()}")
+    with forwarding(tmp_path, endpoint, drain_seconds=drain) as forwarder:
+        write_steps(tmp_path / "run", 0, 1)
+        until(lambda: forwarder.trouble)
+        began = time.monotonic()
+    assert time.monotonic() - began < 20
+    assert forwarder.counts.waiting_bytes
+
+
+@pytest.mark.parametrize("damage", ["a journal that can't be read", "a cursor that can't be written"])
+def test_a_run_that_the_disk_refuses_holds_up_no_other_and_goes_on_when_it_can(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture, damage: str
+) -> None:
+    """The one that is refused is looked at first."""
+    write_steps(tmp_path / "bad", 0, 3)
+    refusing = threading.Event()
+    refusing.set()
+    real_look, real_write, asked = ForwardedJournal.look, forwarder_module.write_cursor, itertools.count()
+
+    def look(self: ForwardedJournal, settled: bool = False) -> None:
+        if damage.startswith("a journal"):
+            refuse(self.run)
+        real_look(self, settled)
+
+    def write(run: Path, cursor: Cursor) -> None:
+        if damage.startswith("a cursor"):
+            refuse(run)
+        real_write(run, cursor)
+
+    def refuse(run: Path) -> None:
+        if run.name == "bad" and refusing.is_set():
+            raise OSError(errno.EIO, "Input/output error", f"another name each time {next(asked)}")
+
+    with OtlpSink() as sink:
+        endpoint = parse_endpoint(sink.endpoint)
+        for name in ("bad", "good"):
+            (tmp_path / name).mkdir(exist_ok=True)
+            write_cursor(tmp_path / name, Cursor(endpoint.url))
+        monkeypatch.setattr(ForwardedJournal, "look", look)
+        monkeypatch.setattr(forwarder_module, "write_cursor", write)
+        with forwarding(tmp_path, endpoint, names=("bad", "good")):
+            until(lambda: next(asked) > 10)
+            write_steps(tmp_path / "good", 3, 6)
+            until(lambda: set(made_ids(3, 6, one_rank)) <= set(received_ids(sink)))
+            refusing.clear()
+            until(lambda: received_ids(sink) == made_ids(0, 6, one_rank))
+        size = (tmp_path / "bad" / JOURNAL_FILE).stat().st_size
+        assert read_cursor(tmp_path / "bad", endpoint.url).offset == size  # type: ignore[union-attr]
+    assert caplog.text.count(f"bad waits to be forwarded to {endpoint.url}: Input/output error\n") == 1
+
+
+def test_what_was_read_before_the_disk_refused_is_counted_once(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    (tmp_path / "run").mkdir()
+    writer = JournalWriter(tmp_path / "run" / JOURNAL_FILE)
+    writer.append(TRACES, part_of_step("0", 6000).SerializeToString())
+    writer.close()
+    journal = ForwardedJournal(tmp_path / "run", Choice(), Cursor("http://127.0.0.1:1"))
+    taken: list[Any] = []
+
+    class Refusing(JournalReader):
+        def __iter__(self) -> Iterator[Frame]:
+            yield from super().__iter__()
+            raise OSError(errno.EIO, "Input/output error")
+
+    journal.look(settled=True)
+    with monkeypatch.context() as patch:
+        patch.setattr(forward_journal, "JournalReader", Refusing)
+        for _ in range(3):
+            with pytest.raises(OSError, match="Input/output error"):
+                journal.send_next(Taking(taken))
+    assert journal.send_next(Taking(taken)) is not None
+    assert (journal.cursor.sent, journal.cursor.over_limit) == (6000, 0)
 
 
 def test_other_runs_stay_and_of_one_that_is_opened_again_goes_what_is_added(tmp_path: Path) -> None:
@@ -234,19 +350,10 @@ def test_what_was_written_a_moment_ago_may_still_be_taken_back(tmp_path: Path) -
     write_steps(tmp_path / "run", 0, 1)
     journal = ForwardedJournal(tmp_path / "run", Choice(), Cursor("http://127.0.0.1:1"))
     taken: list[Any] = []
-
-    class Taking:
-        def send(self, request: ExportTraceServiceRequest) -> Accepted:
-            taken.append(request)
-            return Accepted()
-
-        def close(self) -> None:
-            pass
-
     journal.look()
-    assert journal.send_next(Taking()) is None
+    assert journal.send_next(Taking(taken)) is None
     journal.look()
-    assert journal.send_next(Taking()) is not None
+    assert journal.send_next(Taking(taken)) is not None
     assert len(taken) == 1
 
 

@@ -14,6 +14,7 @@ from running_collector import ControlClient, config, running, until
 from simulated_recorder import Behaviour, SimulatedRecorder, make_step
 from test_collector_cli import ENGINES, collect_args, command, run, workers_args
 
+from collector.forwarding import forwarder
 from vime_otel.cli.main import main
 from vime_otel.data.errors import UsageError
 from vime_otel.data.find_runs import list_runs
@@ -87,13 +88,17 @@ def test_collect_forwards_before_it_ends_and_the_run_links_to_the_traces(tmp_pat
     assert "forwarded" not in err
 
 
-def test_collect_says_what_could_not_be_forwarded_and_replay_sends_it(tmp_path: Path) -> None:
+def test_collect_says_what_could_not_be_forwarded_and_replay_sends_it(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    monkeypatch.chdir(tmp_path)
+    monkeypatch.setattr(forwarder, "PATIENCE_SECONDS", 0.5)
     port, sink_port = free_port(), free_port()
     url, endpoint = f"http://127.0.0.1:{port}", f"http://127.0.0.1:{sink_port}"
     with SimulatedRecorder(url, ENGINES[0], 8001, Behaviour(ranks=2)):
         args = collect_args(port, *workers_args([WORKER]), "--steps", "2", "--forward", endpoint, "--trace-link", LINK)
-        status, _, err = run(tmp_path, *args)
-    assert status == 0
+        assert main(args) == 0
+    err = capsys.readouterr().err
     assert f"not all spans were forwarded to {endpoint}" in err
     assert f"`vime-otel replay latest --to {endpoint}`" in err
     (found,) = list_runs(tmp_path / "runs")

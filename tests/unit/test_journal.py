@@ -2,13 +2,19 @@
 
 from __future__ import annotations
 
+import asyncio
 import os
+from collections.abc import Sequence
 from pathlib import Path
 
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
+from collector.counts import Counts
+from collector.journal import commits
+from collector.journal.commits import GroupCommit, JournalFile
+from collector.journal.request_journal import RequestJournal
 from vime_otel.data.errors import VimeOtelError
 from vime_otel.data.journal import LOGS, MAGIC, TRACES, Frame, JournalReader, JournalWriter, checksum
 
@@ -138,3 +144,68 @@ def test_many_requests_are_written_at_once_or_not_at_all(tmp_path: Path) -> None
     journal.cut(size)
     journal.close()
     assert read(tmp_path / "j") == (frames, 0)
+
+
+@pytest.mark.parametrize("fails", ["look", "sync"])
+def test_a_journal_whose_opening_fails_half_way_is_opened_anew_by_the_next_request(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, fails: str
+) -> None:
+    path = tmp_path / "run" / "j"
+    file = JournalFile(path)
+    request = (TRACES, checksum(TRACES, b"one"), b"one")
+    synced: list[Path] = []
+
+    def refuse(*_: object) -> None:
+        raise OSError(5, "Input/output error")
+
+    with monkeypatch.context() as patch:
+        patch.setattr(*((commits.os, "stat") if fails == "look" else (commits, "sync_directory")), refuse)
+        with pytest.raises(OSError, match="Input/output error"):
+            file.write([request])
+    monkeypatch.setattr(commits, "sync_directory", synced.append)
+    file.write([request])
+    file.close()
+    assert synced == [tmp_path / "run", tmp_path], "what is acknowledged is found again"
+    assert read(path) == (FRAMES[:1], 0)
+
+
+def test_a_fault_in_one_journal_refuses_its_requests_and_all_others_go_on(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
+) -> None:
+    real_extend, real_close = JournalWriter.extend, JournalWriter.close
+
+    def extend(self: JournalWriter, requests: Sequence[tuple[int, int, bytes]]) -> None:
+        real_extend(self, requests)
+        if requests[0][2] == b"bad":
+            raise ValueError("a fault after half of it")
+
+    def close(self: JournalWriter) -> None:
+        real_close(self)
+        raise ValueError("a fault in closing")
+
+    async def put(journal: RequestJournal, payload: bytes) -> OSError | None:
+        told: asyncio.Future[OSError | None] = asyncio.get_running_loop().create_future()
+        journal.put(TRACES, payload, lambda error, again: told.set_result(error))
+        return await asyncio.wait_for(told, 10)
+
+    async def check() -> None:
+        committing = GroupCommit(Counts())
+        committing.start()
+        try:
+            one, other = (RequestJournal(tmp_path / name / "j", committing) for name in ("one", "other"))
+            faults = await asyncio.gather(*(put(one, payload) for payload in (b"bad", b"too")), put(other, b"one"))
+            assert [type(each) for each in faults] == [OSError, OSError, type(None)]
+            assert await put(one, b"one") is None
+            monkeypatch.setattr(JournalWriter, "close", close)
+            with pytest.raises(OSError, match="a fault of the collector"):
+                await asyncio.wait_for(one.close(), 10)
+            monkeypatch.setattr(JournalWriter, "close", real_close)
+            await asyncio.wait_for(other.close(), 10)
+        finally:
+            await committing.close()
+
+    monkeypatch.setattr(JournalWriter, "extend", extend)
+    asyncio.run(check())
+    for name in ("one", "other"):
+        assert read(tmp_path / name / "j") == (FRAMES[:1], 0)
+    assert "a fault of the collector: ValueError: a fault after half of it" in caplog.text

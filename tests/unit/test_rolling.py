@@ -83,6 +83,51 @@ def test_what_comes_twice_counts_once_even_after_a_restart(tmp_path: Path) -> No
     assert run.calls("decode")["step"] == 4
 
 
+def test_when_the_day_is_over_the_run_says_so_though_nothing_came_since(recording: RollingRecording) -> None:
+    add(recording, sampled(ENGINES[0], range(2)))
+    recording.write()
+    assert RunDirectory(recording.directory).header["complete"] is None
+    recording.write(over=True)
+    assert RunDirectory(recording.directory).header["complete"] is True
+    written = (recording.directory / "recording.json").stat()
+    recording.write(over=True)
+    assert (recording.directory / "recording.json").stat() == written
+
+
+@pytest.mark.parametrize("header", ["written", "missing"])
+def test_a_day_that_passed_while_no_collector_ran_is_finished_by_the_next_one(tmp_path: Path, header: str) -> None:
+    past = RollingRecording(TODAY - timedelta(days=3), tmp_path, "0")
+    today = RollingRecording(TODAY, tmp_path, "0")
+    for each in (past, today):
+        add(each, sampled(ENGINES[0], range(2)))
+        each.write()
+        each.close()
+    if header == "missing":
+        (past.directory / "recording.json").unlink()
+    copy = tmp_path / "20261101T000000Z-copied00-rolling"
+    shutil.copytree(today.directory, copy)
+    with running(config(tmp_path, serves=True)):
+        until(lambda: (past.directory / "recording.json").exists())
+        until(lambda: RunDirectory(past.directory).header["complete"] is True)
+    assert RunDirectory(past.directory).steps == {"decode": 1, "prefill": 1}
+    for other in (today.directory, copy):
+        assert RunDirectory(other).header["complete"] is None
+
+
+def test_a_day_that_can_not_be_finished_keeps_no_other_from_it(
+    tmp_path: Path, caplog: pytest.LogCaptureFixture
+) -> None:
+    broken, past = (RollingRecording(TODAY - timedelta(days=ago), tmp_path, "0") for ago in (4, 3))
+    for each in (broken, past):
+        add(each, sampled(ENGINES[0], range(2)))
+        each.close()
+    (broken.directory / "totals.sqlite").write_bytes(b"something else" * 100)
+    with running(config(tmp_path, serves=True)):
+        until(lambda: (past.directory / "recording.json").exists())
+    assert RunDirectory(past.directory).header["complete"] is True
+    assert f"the run of {broken.day} can't be finished" in caplog.text
+
+
 def test_only_the_latest_steps_are_listed_and_all_are_counted(
     recording: RollingRecording, monkeypatch: pytest.MonkeyPatch
 ) -> None:
