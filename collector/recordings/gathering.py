@@ -42,7 +42,9 @@ class Gathering:
         """Take what the part's recorder tells of itself."""
         self._heard.add(part.engine)
         if self._resumed_at is not None and poll.status.recording != self._id:
-            self._elsewhere.add(part.engine)  # what it had of this one may wait in its outbox, or be here
+            # One that does not wait tells of the past. What it had of this one may be in its outbox, or here.
+            if poll.wait_seconds:
+                self._elsewhere.add(part.engine)
             return
         self._elsewhere.discard(part.engine)
         if part.update(self._id, poll.status, poll.seen):

@@ -15,9 +15,10 @@ async def to_its_end(work: Coroutine[Any, Any, _T]) -> _T:
     cancelled = False
     while not task.done():
         try:
-            await asyncio.shield(task)
+            await asyncio.wait([task])
         except asyncio.CancelledError:
             cancelled = True
     if cancelled:
+        task.exception()  # looked at, as asyncio asks for; the cancellation is what counts
         raise asyncio.CancelledError
     return task.result()

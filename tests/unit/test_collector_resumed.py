@@ -131,6 +131,21 @@ def test_an_engine_that_made_its_steps_in_time_is_not_late_because_the_collector
     assert (result["complete"], result["reasons"]) == (True, [])
 
 
+def test_an_engine_that_tells_of_an_earlier_recording_is_at_work_on_this_one(tmp_path: Path) -> None:
+    leave_open(tmp_path, POLL)
+    earlier = {**poll_as({"phase": "waiting", "recording": "f" * 16}), "wait_seconds": 0}
+    at_work = poll_as({"phase": "recording", "recording": RECORDING, "steps_done": 1, "steps_asked": STEPS})
+    commands: list[dict[str, Any]] = []
+    with running(config(tmp_path, patience=SOON)) as collector:
+        for poll in (at_work, earlier, earlier):
+            assert requests.post(f"{collector.url}/control/v1/recorders/poll", json=poll, timeout=10).ok
+        with polling(collector.url, at_work, commands):
+            until(lambda: ControlClient(collector.url).show(RECORDING)["engines"][0]["steps_done"] == 1)
+            assert (ControlClient(collector.url).show(RECORDING)["state"], commands) == ("recording", [])
+            ControlClient(collector.url).call("DELETE", f"/recordings/{RECORDING}")
+            until(lambda: commands)
+
+
 def test_a_group_that_was_armed_is_told_where_to_start(tmp_path: Path) -> None:
     status = {"phase": "armed", "recording": RECORDING, "position": [1, 40], "steps_per_second": 10.0}
     ranks = [{"engine": f"{rank:016x}", "dp_rank": rank, "dp_group": "c" * 16, "dp_size": 2} for rank in (0, 1)]

@@ -25,6 +25,7 @@ from collector.torch_profiles import profile_session
 from collector.torch_profiles.bounded_start import start_bounded
 from collector.torch_profiles.profile_session import ProfilePlan, Silent, run_profile, stop_running
 from collector.torch_profiles.torch_profiler import Outcome, ProfileOptions
+from collector.torch_profiles.uninterrupted import to_its_end
 from vime_otel.cli.main import main
 
 OPTIONS = ProfileOptions(max_iterations=5)
@@ -342,6 +343,29 @@ def test_completions_that_fail_are_told_though_a_file_came(tmp_path: Path, capsy
     assert found["failed_requests"][url]["failed"] == 2
     assert "no step was made" in found["missing"][0]["why"]
     assert "no events" in found["missing"][0]["why"]
+
+
+@pytest.mark.parametrize("fails", [False, True])
+def test_a_stop_that_is_interrupted_comes_to_its_end_and_then_the_interruption_counts(fails: bool) -> None:
+    async def check() -> None:
+        goes_on, ended = asyncio.Event(), []
+
+        async def work() -> None:
+            await goes_on.wait()
+            ended.append(True)
+            if fails:
+                raise RuntimeError("the router is gone")
+
+        stopping = asyncio.ensure_future(to_its_end(work()))
+        await asyncio.sleep(0)
+        stopping.cancel()
+        await asyncio.sleep(0)
+        goes_on.set()
+        with pytest.raises(asyncio.CancelledError):
+            await stopping
+        assert ended == [True]
+
+    asyncio.run(check())
 
 
 def test_user_and_password_are_shown_nowhere(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
