@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import errno
+import json
 import os
 import subprocess
 import sys
@@ -11,6 +13,7 @@ from dataclasses import replace
 from datetime import datetime, timezone
 from functools import partialmethod
 from pathlib import Path
+from types import SimpleNamespace
 from typing import Any, cast
 
 import pytest
@@ -27,15 +30,20 @@ from test_sending import window
 from waiting_windows import every_span_id, windows_below
 
 from vime_otel.data import settings
+from vime_otel.data.errors import Unavailable, VimeOtelError
 from vime_otel.data.find_runs import list_runs
 from vime_otel.data.otlp import CLOSING_EVENT, STEP_EVENT, plain_value
 from vime_otel.data.recording import sum_rank
 from vime_otel.data.rolling import rolling_id
 from vime_otel.demo.ports import free_port
+from vime_otel.recorder import exporter as recorder_exporter
+from vime_otel.recorder import exporter_process
 from vime_otel.recorder.assemble import assemble
 from vime_otel.recorder.collector_door import CollectorDoor
 from vime_otel.recorder.engine import EngineRecorder
 from vime_otel.recorder.exporter import Destination, Exporter, Kept
+from vime_otel.recorder.exporter_process import ExporterProcess
+from vime_otel.recorder.outbox import Parcel
 from vime_otel.recorder.stand_in import StandIn
 from vime_otel.recorder.window import Command, Window
 
@@ -164,6 +172,186 @@ def test_a_window_that_is_removed_while_it_waits_is_awaited_no_longer(exporter: 
     thread.join()
     assert "what was recorded is lost" in answers[0]
     assert not isinstance(answers[0], Kept)
+
+
+class Gone:
+    """Keeps what an exporter tells of recordings whose windows wait no more."""
+
+    def __init__(self) -> None:
+        self.told: list[tuple[str, str | None]] = []
+
+    def add(self, recording: str, error: str | None) -> None:
+        self.told.append((recording, error))
+
+
+@pytest.fixture
+def gone() -> Gone:
+    return Gone()
+
+
+@pytest.fixture
+def telling(gone: Gone) -> Iterator[Exporter]:
+    """An exporter that tells `gone`."""
+    made = Exporter(gone.add)
+    yield made
+    made.close()
+
+
+def kill(exporter: Exporter) -> None:
+    """As the kernel does that has no memory left."""
+    assert exporter._process is not None
+    exporter._process._process.kill()
+
+
+def has_process(exporter: Exporter) -> bool:
+    return exporter._process is not None and exporter._process.status is None
+
+
+def named(recording: str, steps: int = 1, spans: int = 1) -> Window:
+    made = window(steps, spans)
+    return replace(made, command=replace(made.command, recording=recording))
+
+
+def test_what_waits_in_the_directory_is_sent_also_after_its_exporter_was_killed(
+    telling: Exporter, gone: Gone, tmp_path: Path
+) -> None:
+    collector, away = StandInCollector(), [True]
+
+    async def maybe(request: web.Request) -> web.StreamResponse:
+        return web.Response(status=401) if away[0] else await collector.logs(request)
+
+    with serving_in_thread({"POST /v1/logs": maybe, "POST /v1/traces": collector.traces}) as (url,):
+        assert isinstance(telling.export(named("kept"), Destination(ENGINE, str(tmp_path), url)), Kept)
+        kill(telling)
+        away[0] = False
+        until(lambda: gone.told)
+    assert gone.told == [("kept", None)]
+    assert collector.events.count(CLOSING_EVENT) == 1
+    assert not windows_below(tmp_path)
+
+
+def test_a_window_that_kills_whoever_sends_it_is_given_up_and_the_next_recordings_arrive(
+    telling: Exporter, gone: Gone, tmp_path: Path
+) -> None:
+    collector, killed = StandInCollector(), []
+    kills = [False]
+
+    async def maybe(request: web.Request) -> web.StreamResponse:
+        body = await request.read()
+        if b"deadly" not in body:
+            return await collector.logs(request)
+        if kills[0]:
+            killed.append(telling._process)
+            kill(telling)
+        return web.Response(status=401)
+
+    with serving_in_thread({"POST /v1/logs": maybe, "POST /v1/traces": collector.traces}) as (url,):
+        destination = Destination(ENGINE, str(tmp_path), url)
+        assert isinstance(telling.export(named("deadly"), destination), Kept)
+        kills[0] = True
+        ((recording, error),) = until(lambda: gone.told)
+        assert (recording, len(killed)) == ("deadly", 2)
+        assert f"ended with status -9: no message; what waits in {tmp_path} goes with the next recording" in str(error)
+        assert not has_process(telling)
+        assert telling.export(named("healthy"), destination) is None
+        assert collector.events.count(CLOSING_EVENT) == 1
+        until(lambda: len(killed) == 4 and not has_process(telling))
+    assert len(windows_below(tmp_path)) == 1
+
+
+def test_what_waited_in_the_memory_of_a_killed_exporter_is_told_as_lost(telling: Exporter, gone: Gone) -> None:
+    destination = Destination(ENGINE, collector=f"http://127.0.0.1:{free_port()}")
+    assert isinstance(telling.export(named("kept"), destination), Kept)
+    kill(telling)
+    assert until(lambda: gone.told) == [
+        ("kept", "the exporter ended with status -9: no message; what waited in its memory is lost")
+    ]
+
+
+def test_where_no_exporter_can_be_started_any_more_it_is_told_that_what_waits_does_so(
+    telling: Exporter, gone: Gone, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    def no_memory(*_: object) -> None:
+        raise OSError(errno.ENOMEM, "Cannot allocate memory")
+
+    destination = Destination(ENGINE, str(tmp_path), f"http://127.0.0.1:{free_port()}")
+    assert isinstance(telling.export(named("kept"), destination), Kept)
+    with monkeypatch.context() as patch:
+        patch.setattr(recorder_exporter, "_Process", no_memory)
+        kill(telling)
+        ((recording, error),) = until(lambda: gone.told)
+    assert (recording, "goes with the next recording" in str(error)) == ("kept", True)
+
+
+def test_an_engine_is_told_of_a_window_that_is_removed_after_it_was_told_that_it_waits(
+    telling: Exporter, gone: Gone, tmp_path: Path
+) -> None:
+    destination = Destination(ENGINE, str(tmp_path), f"http://127.0.0.1:{free_port()}")
+    assert isinstance(telling.export(named("removed"), destination), Kept)
+    (path,) = windows_below(tmp_path)
+    path.unlink()
+    assert until(lambda: gone.told) == [("removed", "what was recorded is lost: it had to wait, and was removed")]
+    until(lambda: not has_process(telling))
+
+
+def test_an_engine_is_told_of_a_window_that_is_dropped_after_it_was_told_that_it_waits(
+    telling: Exporter, gone: Gone, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setenv(settings.OUTBOX_MIB.name, "1")
+    destination = Destination(ENGINE, str(tmp_path), f"http://127.0.0.1:{free_port()}")
+    for recording in ("dropped", "kept"):
+        assert isinstance(telling.export(named(recording, 250, 200), destination), Kept)
+    ((recording, error),) = until(lambda: gone.told)
+    assert (recording, "was dropped with all its totals for want of room" in str(error)) == ("dropped", True)
+
+
+def test_an_exporter_that_does_not_read_its_window_is_told_with_its_last_words(
+    exporter: Exporter, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    ends = "import os, sys; os.close(0); sys.exit('there is no such package')"
+    monkeypatch.setattr(recorder_exporter, "_START", ends)
+    answer = exporter.export(window(20, 5000), Destination(ENGINE))
+    assert answer == "the exporter ended with status 1: there is no such package"
+
+
+@pytest.fixture
+def here(monkeypatch: pytest.MonkeyPatch) -> Iterator[ExporterProcess]:
+    """What the subprocess runs, in this process."""
+    read, write = os.pipe()
+    with open(read, "rb") as standard_input:
+        with open(write, "wb"):
+            monkeypatch.setattr(sys, "stdin", SimpleNamespace(buffer=standard_input))
+            made = ExporterProcess()
+            yield made
+        assert made._ended.wait(60)
+
+
+def test_a_collector_that_takes_longer_than_one_is_patient_to_fail_is_tried_once(
+    here: ExporterProcess, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    now = [1000.0]
+    monkeypatch.setattr(exporter_process, "time", SimpleNamespace(monotonic=lambda: now[0]))
+
+    def fail_late(parcel: Parcel, note: Any) -> None:
+        now[0] += 30.0
+        raise Unavailable("no answer")
+
+    monkeypatch.setattr(exporter_process, "_sender", lambda destination: fail_late)
+    with pytest.raises(VimeOtelError, match="no answer; what was recorded waits"):
+        here._export(window(1, 1), Destination(ENGINE, collector="http://collector", patience=10.0))
+    assert now == [1030.0]
+
+
+def test_an_exporter_that_ends_since_its_last_window_was_removed_tells_that_before(
+    here: ExporterProcess, tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    with pytest.raises(VimeOtelError, match="waits in"):
+        here._export(named("removed"), Destination(ENGINE, str(tmp_path), f"http://127.0.0.1:{free_port()}"))
+    (path,) = windows_below(tmp_path)
+    path.unlink()
+    here._last_try()
+    (line,) = capsys.readouterr().out.splitlines()
+    assert json.loads(line)["recording"] == "removed"
 
 
 class Unloadable:

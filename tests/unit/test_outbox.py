@@ -103,7 +103,7 @@ def boxed(most_bytes: int, *made: Window) -> tuple[Outbox, list[str]]:
     box = Outbox(MemoryStore(), most_bytes)
     for each in made:
         box.put(Parcel("collector", each))
-    return box, box.make_room()
+    return box, [loss.sentence for loss in box.make_room()]
 
 
 def test_over_the_bound_the_oldest_spans_go_first_and_totals_stay() -> None:
@@ -139,6 +139,16 @@ def test_of_sampled_steps_only_what_is_sent_is_kept() -> None:
     assert (totals(kept), kept.notes, told) == (totals(sampled), [], [])
 
 
+class Told:
+    """Keeps what a delivery had to drop: sentences, and the recordings that went whole."""
+
+    def __init__(self) -> None:
+        self.lost: list[tuple[str, str]] = []
+
+    def add(self, sentence: str, recording: str) -> None:
+        self.lost.append((sentence, recording))
+
+
 class Taking:
     """Stands for the sending of parcels: notes what it gets, and fails as told."""
 
@@ -146,6 +156,7 @@ class Taking:
         self.taken: list[str] = []
         self.away: set[str] = set()
         self.refused: set[str] = set()
+        self.broken: set[str] = set()
 
     def send(self, parcel: Parcel, note: Any) -> None:
         recording = parcel.window.command.recording
@@ -153,6 +164,8 @@ class Taking:
             raise Unavailable("nobody is there")
         if recording in self.refused:
             raise VimeOtelError("no such recording")
+        if recording in self.broken:
+            raise KeyError(recording)
         self.taken.append(recording)
 
 
@@ -162,12 +175,12 @@ def named(recording: str) -> Parcel:
 
 
 @pytest.fixture
-def told() -> list[str]:
-    return []
+def told() -> Told:
+    return Told()
 
 
-def test_one_that_is_never_taken_keeps_the_others_from_nothing(tmp_path: Path, told: list[str]) -> None:
-    delivery, taking = Delivery(ENGINE, tmp_path, 2**30, told.append), Taking()
+def test_one_that_is_never_taken_keeps_the_others_from_nothing(tmp_path: Path, told: Told) -> None:
+    delivery, taking = Delivery(ENGINE, tmp_path, 2**30, told.add), Taking()
     for recording in ("first", "stuck", "third"):
         delivery.keep(named(recording))
     taking.away = {"stuck"}
@@ -178,8 +191,8 @@ def test_one_that_is_never_taken_keeps_the_others_from_nothing(tmp_path: Path, t
     delivery.close()
 
 
-def test_what_is_refused_for_good_is_dropped_and_told(tmp_path: Path, told: list[str]) -> None:
-    delivery, taking = Delivery(ENGINE, tmp_path, 2**30, told.append), Taking()
+def test_what_is_refused_for_good_is_dropped_and_told(tmp_path: Path, told: Told) -> None:
+    delivery, taking = Delivery(ENGINE, tmp_path, 2**30, told.add), Taking()
     taking.refused = {"unknown"}
     delivery.keep(named("unknown"))
     delivery.keep(named("known"))
@@ -189,8 +202,59 @@ def test_what_is_refused_for_good_is_dropped_and_told(tmp_path: Path, told: list
     assert not (tmp_path / ENGINE).exists(), "an empty outbox leaves no folder"
 
 
-def test_a_torn_file_is_told_and_stops_nothing(tmp_path: Path, told: list[str]) -> None:
-    delivery, taking = Delivery(ENGINE, tmp_path, 2**30, told.append), Taking()
+def test_one_that_can_not_be_assembled_keeps_the_others_from_nothing(tmp_path: Path, told: Told) -> None:
+    delivery, taking = Delivery(ENGINE, tmp_path, 2**30, told.add), Taking()
+    for recording in ("broken", "second"):
+        delivery.keep(named(recording))
+    taking.broken = {"broken"}
+    assert delivery.send_waiting(taking.send, "collector") == []
+    assert delivery.trouble == "the exporter failed: KeyError('broken')"
+    delivery.send_waiting(taking.send, "collector")
+    assert (taking.taken, delivery.waiting("collector")) == (["second"], 1)
+    delivery.close()
+
+
+def test_one_that_is_removed_while_another_waits_is_told_with_its_recording_once(tmp_path: Path, told: Told) -> None:
+    delivery, taking = Delivery(ENGINE, tmp_path, 2**30, told.add), Taking()
+    name = delivery.keep(named("removed"))
+    delivery.keep(named("stuck"))
+    taking.away = {"stuck"}
+    (tmp_path / ENGINE / FOLDER / name).unlink()
+    (outcome,) = delivery.send_waiting(taking.send, "collector")
+    assert (outcome.recording, outcome.error) == (
+        "removed",
+        "what was recorded is lost: it had to wait, and was removed",
+    )
+    assert delivery.send_waiting(taking.send, "collector") == []
+    delivery.close()
+
+
+def test_one_that_is_dropped_for_want_of_room_is_told_with_its_recording_once(told: Told) -> None:
+    smallest = len(pack(named("first")))
+    delivery, taking = Delivery(ENGINE, None, int(1.5 * smallest), told.add), Taking()
+    for recording in ("first", "second"):
+        delivery.keep(named(recording))
+    dropped = "recording first, which had waited, was dropped with all its totals for want of room"
+    assert [(sentence, recording) for sentence, recording in told.lost if recording] == [(dropped, "first")]
+    outcomes = delivery.send_waiting(taking.send, "collector")
+    assert [(outcome.recording, outcome.error) for outcome in outcomes] == [("second", None)]
+
+
+def test_the_next_exporter_of_an_engine_takes_up_its_folder_and_keeps_on_using_it(tmp_path: Path, told: Told) -> None:
+    first = Delivery(ENGINE, tmp_path, 2**30, told.add)
+    first.keep(named("left"))
+    first.close()  # as its process does that ends
+    for take in (Delivery.take_up, Delivery.adopt):
+        second = Delivery(ENGINE, tmp_path, 2**30, told.add)
+        take(second)
+        assert second.waiting("collector") >= 1
+        second.keep(named("new"))
+        assert not second.in_memory
+        second.close()
+
+
+def test_a_torn_file_is_told_and_stops_nothing(tmp_path: Path, told: Told) -> None:
+    delivery, taking = Delivery(ENGINE, tmp_path, 2**30, told.add), Taking()
     name = delivery.keep(named("torn"))
     delivery.keep(named("whole"))
     path = tmp_path / ENGINE / FOLDER / name
@@ -200,20 +264,20 @@ def test_a_torn_file_is_told_and_stops_nothing(tmp_path: Path, told: list[str]) 
     assert (sent.error, taking.taken) == (None, ["whole"])
 
 
-def test_what_was_being_written_when_its_process_was_killed_is_no_window(tmp_path: Path, told: list[str]) -> None:
+def test_what_was_being_written_when_its_process_was_killed_is_no_window(tmp_path: Path, told: Told) -> None:
     folder = tmp_path / ("d" * 16) / FOLDER
     folder.mkdir(parents=True)
     (folder / "00000000000000000001-collector.window.part").write_bytes(b"VOTW")
-    delivery = Delivery(ENGINE, tmp_path, 2**30, told.append)
+    delivery = Delivery(ENGINE, tmp_path, 2**30, told.add)
     delivery.adopt()
-    assert (delivery.waiting("collector"), delivery.send_waiting(Taking().send, "collector"), told) == (0, [], [])
+    assert (delivery.waiting("collector"), delivery.send_waiting(Taking().send, "collector"), told.lost) == (0, [], [])
     assert list(tmp_path.iterdir()) == []
 
 
-def test_of_several_engines_one_takes_up_what_a_dead_one_left(tmp_path: Path, told: list[str]) -> None:
-    dead = Delivery("d" * 16, tmp_path, 2**30, told.append)
+def test_of_several_engines_one_takes_up_what_a_dead_one_left(tmp_path: Path, told: Told) -> None:
+    dead = Delivery("d" * 16, tmp_path, 2**30, told.add)
     dead.keep(named("left"))
-    alive = [Delivery(name * 16, tmp_path, 2**30, told.append) for name in "ab"]
+    alive = [Delivery(name * 16, tmp_path, 2**30, told.add) for name in "ab"]
     for each in alive:
         each.adopt()
     assert [each.waiting("collector") for each in alive] == [0, 0], "its process still has it in hand"
@@ -229,17 +293,17 @@ def test_of_several_engines_one_takes_up_what_a_dead_one_left(tmp_path: Path, to
     assert list(tmp_path.iterdir()) == []
 
 
-def test_what_is_for_another_destination_stays(tmp_path: Path, told: list[str]) -> None:
-    delivery = Delivery(ENGINE, tmp_path, 2**30, told.append)
+def test_what_is_for_another_destination_stays(tmp_path: Path, told: Told) -> None:
+    delivery = Delivery(ENGINE, tmp_path, 2**30, told.add)
     delivery.keep(replace(named("spans"), destination="otlp"))
     assert delivery.send_waiting(Taking().send, "collector") == []
     assert delivery.waiting("otlp") == 1
     delivery.close()
 
 
-def test_where_the_disk_refuses_it_waits_in_memory(tmp_path: Path, told: list[str]) -> None:
+def test_where_the_disk_refuses_it_waits_in_memory(tmp_path: Path, told: Told) -> None:
     (tmp_path / ENGINE).write_text("a file where the folder should be")
-    delivery, taking = Delivery(ENGINE, tmp_path, 2**30, told.append), Taking()
+    delivery, taking = Delivery(ENGINE, tmp_path, 2**30, told.add), Taking()
     delivery.keep(named("kept"))
     assert delivery.in_memory
     delivery.send_waiting(taking.send, "collector")
@@ -251,9 +315,9 @@ def no_space(*_: object) -> None:
 
 
 def test_what_waited_on_the_disk_goes_on_waiting_when_the_disk_is_full(
-    tmp_path: Path, told: list[str], monkeypatch: pytest.MonkeyPatch
+    tmp_path: Path, told: Told, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    delivery, taking = Delivery(ENGINE, tmp_path, 2**30, told.append), Taking()
+    delivery, taking = Delivery(ENGINE, tmp_path, 2**30, told.add), Taking()
     delivery.keep(named("on disk"))
     with monkeypatch.context() as patch:
         patch.setattr(os, "fsync", no_space)
@@ -266,9 +330,9 @@ def test_what_waited_on_the_disk_goes_on_waiting_when_the_disk_is_full(
 
 
 def test_an_outbox_that_can_not_be_written_loses_nothing_and_ends_nothing(
-    tmp_path: Path, told: list[str], monkeypatch: pytest.MonkeyPatch
+    tmp_path: Path, told: Told, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    delivery, taking = Delivery(ENGINE, tmp_path, 2**30, told.append), Taking()
+    delivery, taking = Delivery(ENGINE, tmp_path, 2**30, told.add), Taking()
     delivery.keep(named("kept"))
     with monkeypatch.context() as patch:
         patch.setattr(FolderStore, "remove", no_space)
@@ -277,6 +341,16 @@ def test_an_outbox_that_can_not_be_written_loses_nothing_and_ends_nothing(
     assert delivery.waiting("collector") == 1
     delivery.send_waiting(taking.send, "collector")
     assert delivery.waiting("collector") == 0
+
+
+def test_an_outbox_that_can_not_be_cleared_away_keeps_no_outcome_from_being_told(tmp_path: Path, told: Told) -> None:
+    delivery, taking = Delivery(ENGINE, tmp_path, 2**30, told.add), Taking()
+    delivery.keep(named("kept"))
+    lock = tmp_path / ENGINE / FOLDER / ".lock"
+    lock.unlink()
+    lock.mkdir()  # what no file may be removed as
+    outcomes = delivery.send_waiting(taking.send, "collector")
+    assert [outcome.recording for outcome in outcomes] == ["kept"]
 
 
 def test_only_the_folders_holder_may_use_it(tmp_path: Path) -> None:

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import array
 import os
+import threading
 from collections import Counter, defaultdict
 from dataclasses import replace
 from typing import Any
@@ -14,11 +15,12 @@ from fake_port import FakePort
 from opentelemetry.proto.collector.logs.v1.logs_service_pb2 import ExportLogsServiceRequest, ExportLogsServiceResponse
 from opentelemetry.proto.collector.trace.v1.trace_service_pb2 import ExportTraceServiceRequest
 from otlp_sink import OtlpSink, span_attributes
-from standins import answer, closed_port_url, serving_in_thread
+from standins import answer, closed_port_url, never, serving_in_thread
 
+from vime_otel.data import settings
 from vime_otel.data.errors import Unavailable, VimeOtelError
 from vime_otel.data.otlp import CLOSING_EVENT, MAX_REQUEST_BYTES, STEP_EVENT, plain_value
-from vime_otel.recorder import send_otlp
+from vime_otel.recorder import send, send_otlp
 from vime_otel.recorder.send import send_to_collector
 from vime_otel.recorder.send_otlp import send_to_environment
 from vime_otel.recorder.window import Clock, Command, EngineStep, RankLog, StepCounts, Window
@@ -133,6 +135,50 @@ def test_an_overloaded_collector_is_tried_again() -> None:
         send_to_collector(window(steps=1, spans=1), url, "")
     assert len(logs(collecting)) == 4
     assert collecting.trouble == []
+
+
+def test_a_collector_that_names_a_time_is_tried_again_no_later_for_that() -> None:
+    collecting, told_to_wait = Collecting(), [True]
+
+    async def maybe(request: web.Request) -> web.StreamResponse:
+        if told_to_wait:
+            told_to_wait.clear()
+            return web.Response(status=503, headers={"Retry-After": "3600"})
+        return await collecting.take(request)
+
+    with serving_in_thread({**collecting.routes, "POST /v1/logs": maybe}) as (url,):
+        sending = threading.Thread(target=send_to_collector, args=(window(steps=1, spans=1), url, ""), daemon=True)
+        sending.start()
+        sending.join(timeout=20)
+    assert not sending.is_alive()
+    assert len(logs(collecting)) == 4
+
+
+def test_a_collector_that_accepts_and_does_not_answer_is_asked_once(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(send, "TIMEOUT_SECONDS", 0.3)
+    asked: list[str] = []
+
+    async def silent(request: web.Request) -> web.StreamResponse:
+        asked.append(request.path)
+        return await never(request)
+
+    with serving_in_thread({"POST /v1/logs": silent}) as (url,), pytest.raises(Unavailable, match="timed out"):
+        send_to_collector(window(steps=1, spans=1), url, "")
+    assert asked == ["/v1/logs"]
+
+
+def test_what_answers_and_is_no_collector_may_be_one_later() -> None:
+    with (
+        serving_in_thread({"POST /v1/logs": answer(200, text="<html>Welcome</html>")}) as (url,),
+        pytest.raises(Unavailable, match="no vime-otel collector: <html>Welcome"),
+    ):
+        send_to_collector(window(steps=1, spans=1), url, "")
+
+
+def test_certificates_that_can_not_be_read_now_may_be_there_later(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setenv(settings.CA.name, "/nowhere/ca.pem")
+    with pytest.raises(Unavailable, match=r"VIME_OTEL_CA=/nowhere/ca\.pem can't be used"):
+        send_to_collector(window(steps=1, spans=1), closed_port_url(), "")
 
 
 def test_a_refusal_is_told_and_not_tried_again() -> None:

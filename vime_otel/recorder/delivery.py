@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import contextlib
+import os
 import random
 import time
 from collections.abc import Callable, Iterator
@@ -78,14 +79,18 @@ class _Held:
 class Delivery:
     """One engine's outgoing windows. `directory` is VIME_OTEL_DIR, or None: then what waits does so in memory."""
 
-    def __init__(self, engine: str, directory: Path | None, most_bytes: int, tell: Callable[[str], None]) -> None:
-        """`tell` is called with a sentence when something had to be dropped for want of room."""
+    def __init__(self, engine: str, directory: Path | None, most_bytes: int, tell: Callable[[str, str], None]) -> None:
+        """`tell` is called with a sentence when something had to be dropped for want of room.
+
+        Then with the id of the recording, where that was a whole window; empty else.
+        """
         self._tell = tell
         self._engine = engine
         self._directory = directory
         self._most_bytes = most_bytes
         self._own: _Held | None = None
         self._adopted: list[_Held] = []
+        self._recordings: dict[str, str] = {}  # by name, of what waits and was seen here
         self._backoff = Backoff()
         self._failed_last = ""
         self.next_try = 0.0
@@ -111,8 +116,16 @@ class Delivery:
         """Whether what `keep` gave this name still waits."""
         return any(name in held.box.names() for held in self._held())
 
+    def take_up(self) -> None:
+        """Take in hand what an earlier exporter of this engine left."""
+        if self._own is None and self._directory is not None:
+            folder = self._directory / self._engine / FOLDER
+            if os.path.isdir(folder):  # never raises
+                self._own = self._take(FolderStore(folder))
+
     def adopt(self) -> None:
-        """Take in hand what engines left that are gone."""
+        """Take in hand what engines left that are gone, and earlier exporters of this one."""
+        self.take_up()
         known = {each.box.store.place for each in self._held()}
         for folder in sorted(self._directory.glob(f"*/{FOLDER}")) if self._directory else ():
             if str(folder) in known:
@@ -131,14 +144,16 @@ class Delivery:
             self._adopted.append(self._own)  # what waits there goes on waiting
             self._own = _Held(Outbox(MemoryStore(), self._most_bytes), contextlib.ExitStack())
             name = self._own.box.put(parcel)
+        self._recordings[name] = parcel.window.command.recording
         with contextlib.suppress(OSError):
-            for sentence in self._own.box.make_room():
-                self._tell(sentence)
+            for loss in self._own.box.make_room():
+                self._recordings.pop(loss.name, None)
+                self._tell(loss.sentence, loss.recording)
         return name
 
     def send_waiting(self, send: Send, destination: str) -> list[Outcome]:
-        """Try all that waits for a destination, until a try fails; returns what was sent or dropped."""
-        outcomes: list[Outcome] = []
+        """Try all that waits for a destination, until a try fails; returns what was sent, dropped or removed."""
+        outcomes = self._removed()
         self.trouble = ""
         queue = list(self._parcels(destination))
         # One that can't be sent must not keep those behind it waiting for ever.
@@ -153,6 +168,8 @@ class Delivery:
         else:
             self._failed_last = ""
             self._backoff.reset()
+        for outcome in outcomes:
+            self._recordings.pop(outcome.name, None)
         self._release_empty()
         return outcomes
 
@@ -168,7 +185,9 @@ class Delivery:
             return self._send_one(box, name, send)
         except OSError as error:  # it may be sent again then: whoever has it knows it
             self.trouble = f"{box.store.place}: {error.strerror or error}"
-            return None
+        except Exception as error:  # noqa: BLE001 - what else waits here must not be lost with it
+            self.trouble = f"the exporter failed: {error!r}"
+        return None
 
     def _send_one(self, box: Outbox, name: str, send: Send) -> Outcome | None:
         """Raises OSError where the outbox can't be read or written."""
@@ -178,7 +197,7 @@ class Delivery:
             box.remove(name)
             what = f"{name} in {box.store.place} was no whole window"
             return Outcome(name, what, f"{what} and is removed")
-        recording = before.window.command.recording
+        recording = self._recordings[name] = before.window.command.recording
         what = f"recording {recording} ({len(before.window.steps)} steps), which had waited,"
         try:
             after, trouble = try_parcel(before, send)
@@ -192,6 +211,16 @@ class Delivery:
             return None
         box.remove(name)
         return Outcome(name, None, f"{what} was sent", recording)
+
+    def _removed(self) -> list[Outcome]:
+        """What somebody else removed since it was seen here."""
+        left = {name for held in self._held() for name in held.box.names()}
+        lost = "what was recorded is lost: it had to wait, and was removed"
+        return [
+            Outcome(name, lost, f"recording {recording}: {lost}", recording)
+            for name, recording in self._recordings.items()
+            if name not in left
+        ]
 
     def _parcels(self, destination: str) -> Iterator[tuple[_Held, str]]:
         for held in self._held():
@@ -219,7 +248,8 @@ class Delivery:
 
     def _release_empty(self) -> None:
         for held in [each for each in self._held() if not each.box.names()]:
-            held.release.close()
+            with contextlib.suppress(OSError):  # the folder stays then
+                held.release.close()
             if held is self._own:
                 self._own = None
             else:

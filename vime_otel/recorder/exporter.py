@@ -1,7 +1,8 @@
 """Runs the exporter subprocess: the engine's own processes encode and send nothing.
 
 Encoding on a thread of EngineCore would hold the GIL that its steps need. The subprocess ends with
-the window that it was given, unless that could not be sent: then it stays, and tries on.
+the window that it was given, unless that could not be sent: then it stays, and tries on. One that
+dies over that is followed by one more, which takes up what lies in VIME_OTEL_DIR.
 """
 
 from __future__ import annotations
@@ -17,7 +18,7 @@ import sys
 import tempfile
 import threading
 from collections.abc import Callable
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Any
 
@@ -69,6 +70,7 @@ class Exporter:
         self._gone = gone
         self._lock = threading.Lock()
         self._process: _Process | None = None
+        self._may_restart = False
         self._closed = False
 
     def export(self, window: Window | None, destination: Destination) -> str | None:
@@ -76,17 +78,8 @@ class Exporter:
 
         The answer is None, or what could not be done; `Kept` where it will be yet.
         """
-        job = pickle.dumps((window, destination), protocol=5)
-        with self._lock:
-            lingering = self._process
-            if lingering is not None and (answer := lingering.ask(job)) is not None:
-                return _error_of(answer)
-            # There was none, or it ended for lack of work as we asked.
-            self._process = process = _Process(self._gone)
-            answer = process.ask(job)
-            if self._closed:
-                process.close()
-            return _error_of(answer) if answer is not None else process.why_it_ended()
+        self._may_restart = True
+        return self._ask(window, destination)
 
     def close(self) -> None:
         """Let the subprocess end; what it holds in memory only it tries to send once more."""
@@ -95,12 +88,46 @@ class Exporter:
         if process is not None:
             process.close()
 
+    def _ask(self, window: Window | None, destination: Destination) -> str | None:
+        job = pickle.dumps((window, destination), protocol=5)
+        with self._lock:
+            lingering = self._process
+            if lingering is not None and (answer := lingering.ask(job)) is not None:
+                return _error_of(answer)
+            # There was none, or it ended for lack of work as we asked.
+            self._process = process = _Process(self._gone, lambda ended: self._ended(ended, destination))
+            if lingering is not None and destination.outbox:
+                process.waits, lingering.waits = lingering.waits, set()
+            answer = process.ask(job)
+            if self._closed:
+                process.close()
+            return _error_of(answer) if answer is not None else process.why_it_ended()
+
+    def _ended(self, process: _Process, destination: Destination) -> None:
+        """On the thread of a process that is gone: see to what waited with it."""
+        with self._lock:
+            if self._closed:
+                return
+            died = bool(process.status) and bool(destination.outbox) and process is self._process
+            # Once until the next job: a window that kills whoever tries it must not do so for ever.
+            restart, self._may_restart = died and self._may_restart, self._may_restart and not died
+        if restart:
+            with contextlib.suppress(OSError, RuntimeError):  # no process or thread can be started
+                self._ask(None, replace(destination, directory="", start=""))
+        lost, process.waits = process.waits, set()  # empty where the next one has it
+        for recording in sorted(lost):
+            self._gone(recording, _why_lost(process, destination))
+
 
 class _Process:
     """One subprocess, at a low priority, with a thread that reads what it says and waits for its end."""
 
-    def __init__(self, gone: Gone) -> None:
+    def __init__(self, gone: Gone, ended: Callable[[_Process], None]) -> None:
+        """`ended` is called on its thread, after the last answer."""
+        self.waits: set[str] = set()
+        """The recordings that were answered as kept, and of which nothing was told since."""
         self._gone = gone
+        self._ended = ended
         self._errors = tempfile.TemporaryFile()  # noqa: SIM115 - closed by the thread at the end
         self._process = subprocess.Popen(
             [sys.executable, "-c", _START, str(Path(__file__).resolve().parents[2])],
@@ -114,19 +141,25 @@ class _Process:
         self._last_words = ""
         threading.Thread(target=self._listen, name="vime-otel exporter", daemon=True).start()
 
+    @property
+    def status(self) -> int | None:
+        """What it ended with; None before that."""
+        return self._process.returncode
+
     def ask(self, job: bytes) -> dict[str, Any] | None:
         """Give it a job and wait for the answer; None where it ended without one."""
         assert self._process.stdin is not None
-        try:
+        with contextlib.suppress(OSError, ValueError):  # it is about to end; ValueError: closed by `close`
             self._process.stdin.write(job)
             self._process.stdin.flush()
-        except (OSError, ValueError):  # ValueError: closed by `close`
-            return None
-        return self._answers.get()
+        answer = self._answers.get()
+        if answer is None:
+            self._answers.put(None)  # for whoever asks next
+        return answer
 
     def why_it_ended(self) -> str:
         """After `ask` had no answer."""
-        return f"the exporter ended with status {self._process.returncode}: {self._last_words or 'no message'}"
+        return f"the exporter ended with status {self.status}: {self._last_words or 'no message'}"
 
     def close(self) -> None:
         """Tell it to end."""
@@ -139,13 +172,7 @@ class _Process:
         with self._process.stdout:
             for line in self._process.stdout:
                 with contextlib.suppress(ValueError, TypeError, KeyError):  # not ours
-                    message = json.loads(line)
-                    if "told" in message:
-                        logger.warning("vime-otel: %s", message["told"])
-                        if message.get("recording"):
-                            self._gone(message["recording"], message["error"])
-                    elif "waiting" in message:
-                        self._answers.put(message)
+                    self._hear(json.loads(line))
         self._process.wait()
         with self._errors as errors:
             errors.seek(0)
@@ -153,8 +180,29 @@ class _Process:
         self._last_words = " ".join(last)[:_MESSAGE_BYTES]
         self.close()
         self._answers.put(None)
+        self._ended(self)
+
+    def _hear(self, message: dict[str, Any]) -> None:
+        if "told" in message:
+            logger.warning("vime-otel: %s", message["told"])
+            if message.get("recording"):
+                self.waits.discard(message["recording"])
+                self._gone(message["recording"], message["error"])
+        elif "waits" in message:
+            if message["waits"] is not None:
+                self.waits.add(message["waits"])
+            self._answers.put(message)
 
 
 def _error_of(answer: dict[str, Any]) -> str | None:
     error: str | None = answer["error"]
-    return Kept(error) if error is not None and answer["kept"] else error
+    return Kept(error) if error is not None and answer["waits"] is not None else error
+
+
+def _why_lost(process: _Process, destination: Destination) -> str:
+    """What to say of a recording that waited with a process of which nothing was heard about it."""
+    if not process.status:
+        return "what waited is gone: removed, taken up by another engine's exporter, or lost with one that died"
+    if destination.outbox:
+        return f"{process.why_it_ended()}; what waits in {destination.outbox} goes with the next recording"
+    return f"{process.why_it_ended()}; what waited in its memory is lost"

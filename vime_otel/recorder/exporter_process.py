@@ -1,8 +1,8 @@
 """The exporter subprocess: reads windows from standard input, assembles them, sends or writes them.
 
-It answers each with one line of JSON, `{"error": null or text, "kept": whether it will be sent yet, "waiting": n}`, and
-tells what became of windows that waited in lines `{"told": text, "recording": id, "error": null or text}`. Other lines
-with `told` name no recording. It ends when nothing waits, or when standard input does.
+It answers each with one line of JSON, `{"error": null or text, "waits": null or the id of a recording to be sent yet}`,
+and tells what became of each window that waited in a line `{"told": text, "recording": id, "error": null or text}`.
+Other lines with `told` have no id there. It ends when nothing waits, or when standard input does.
 """
 
 from __future__ import annotations
@@ -89,14 +89,16 @@ class ExporterProcess:
             self._jobs.put(None)
 
     def _answer(self, window: Window | None, destination: Destination) -> None:
-        error, kept = None, False
+        error, waits = None, None
         try:
             self._export(window, destination)
         except VimeOtelError as failure:
-            error, kept = str(failure), isinstance(failure, _Waits)
+            error = str(failure)
+            if window is not None and isinstance(failure, _Waits):
+                waits = window.command.recording
         except Exception as failure:  # noqa: BLE001 - what else waits here must not be lost with it
             error = f"the exporter failed: {failure!r}"
-        _say({"error": error, "kept": kept, "waiting": self._waiting()})
+        _say({"error": error, "waits": waits})
 
     def _export(self, window: Window | None, destination: Destination) -> None:
         if destination.directory and destination.start:
@@ -119,25 +121,28 @@ class ExporterProcess:
         if self._delivery is None:
             directory_of = Path(destination.outbox) if destination.outbox else None
             most_bytes = settings.whole_number(settings.OUTBOX_MIB) * _MIB
-            self._delivery = Delivery(destination.engine, directory_of, most_bytes, lambda text: _say({"told": text}))
+            self._delivery = Delivery(destination.engine, directory_of, most_bytes, _say_dropped)
         if window is None:
             self._delivery.adopt()
             self._retry()
-        else:
+            return
+        try:
             self._send_or_keep(Parcel(kind, window), self._delivery, destination)
+        finally:
+            # Only now: should what an exporter died of lie there, this window has gone before.
+            self._delivery.take_up()
 
     def _send_or_keep(self, parcel: Parcel, delivery: Delivery, destination: Destination) -> None:
-        patience, outcomes = destination.patience, []
+        deadline, outcomes = time.monotonic() + destination.patience, []
         if self._waiting():
             # Who ordered this may be back: what waits goes now then, and this after it.
-            name, patience = delivery.keep(parcel), 0.0
+            name, deadline = delivery.keep(parcel), 0.0
             outcomes = self._retry()
         else:
             parcel, trouble = try_parcel(parcel, _sender(destination))
             if trouble is None:
                 return
             name, delivery.trouble = delivery.keep(parcel), trouble
-        deadline = time.monotonic() + patience
         while (outcome := next((each for each in outcomes if each.name == name), None)) is None:
             if not delivery.has(name):
                 gone = "what was recorded is lost: it had to wait, and was dropped for want of room or removed"
@@ -164,9 +169,9 @@ class ExporterProcess:
         return outcomes
 
     def _last_try(self) -> None:
-        """What waits in memory ends with this process; one more try costs little."""
+        """What waits in memory ends with this process; one more try costs little. Where nothing waits, it tells why."""
         if self._delivery is not None:
-            if self._delivery.in_memory:
+            if self._delivery.in_memory or not self._waiting():
                 self._retry()
             self._delivery.close()
 
@@ -176,7 +181,7 @@ class ExporterProcess:
         return self._delivery.waiting(_kind(self._destination))
 
     def _idle_seconds(self) -> float | None:
-        if not self._waiting() or self._delivery is None:
+        if self._delivery is None:
             return None
         return max(self._delivery.next_try - time.monotonic(), 0.0)
 
@@ -208,6 +213,10 @@ def _has_endpoint() -> bool:
     from .send_otlp import endpoint
 
     return bool(endpoint())
+
+
+def _say_dropped(sentence: str, recording: str) -> None:
+    _say({"told": sentence, "recording": recording, "error": sentence})
 
 
 def _say(what: dict[str, object]) -> None:

@@ -30,6 +30,18 @@ class Parcel:
     taken: int = 0
 
 
+@dataclass(frozen=True)
+class Loss:
+    """What keeping to the bound cost, in a sentence; the name and the recording where a whole window went.
+
+    Either is empty else; so is the recording where it could not be read.
+    """
+
+    sentence: str
+    name: str = ""
+    recording: str = ""
+
+
 class Unreadable(Exception):
     """A file that holds no whole parcel of this version."""
 
@@ -86,9 +98,9 @@ class Outbox:
         """What waits, oldest first; all, or what is for one destination."""
         return [name for name in self.store.sizes() if name.endswith(f"{destination}{SUFFIX}")]
 
-    def make_room(self) -> list[str]:
-        """Keep to the bound; returns what that cost, in sentences."""
-        told: list[str] = []
+    def make_room(self) -> list[Loss]:
+        """Keep to the bound; returns what that cost."""
+        told: list[Loss] = []
         for name in self.names():
             if self._excess() <= 0:
                 return told
@@ -97,14 +109,21 @@ class Outbox:
         for name in self.names():
             if self._excess() <= 0:
                 break
-            self.remove(name)
-            told.append(f"{name} was dropped with all its totals for want of room")
+            told.append(self._drop(name))
         return told
 
     def _excess(self) -> int:
         return sum(self.store.sizes().values()) - self._most_bytes
 
-    def _shorten(self, name: str) -> list[str]:
+    def _drop(self, name: str) -> Loss:
+        recording, what = "", name
+        with contextlib.suppress(Unreadable):
+            recording = self.get(name).window.command.recording
+            what = f"recording {recording}, which had waited,"
+        self.remove(name)
+        return Loss(f"{what} was dropped with all its totals for want of room", name, recording)
+
+    def _shorten(self, name: str) -> list[Loss]:
         """Fold a parcel's oldest steps until there is room, or nothing left to fold."""
         parcel = self.get(name)
         before = parcel.window.shortened
@@ -115,4 +134,5 @@ class Outbox:
             parcel = replace(parcel, window=window)
             self.replace(name, parcel)
         steps, recording = parcel.window.shortened - before, parcel.window.command.recording
-        return [f"the spans of {steps} steps of recording {recording} were dropped for want of room"] if steps else []
+        sentence = f"the spans of {steps} steps of recording {recording} were dropped for want of room"
+        return [Loss(sentence)] if steps else []

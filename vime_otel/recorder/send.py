@@ -10,14 +10,14 @@ from typing import Any
 from urllib.parse import urlsplit
 
 import requests
-from google.protobuf.message import Message
+from google.protobuf.message import DecodeError, Message
 from opentelemetry.proto.collector.logs.v1.logs_service_pb2 import ExportLogsServiceResponse
 from opentelemetry.proto.collector.trace.v1.trace_service_pb2 import ExportTraceServiceResponse
 from requests.adapters import HTTPAdapter
 from urllib3.util.retry import Retry
 
 from vime_otel.data import otlp, tls
-from vime_otel.data.errors import Unavailable, VimeOtelError
+from vime_otel.data.errors import Unavailable, UsageError, VimeOtelError
 from vime_otel.data.recording import ENGINE_PART
 from vime_otel.data.spans import ENTRY
 
@@ -27,13 +27,15 @@ from .resource import resource_attributes
 from .window import Window
 
 TIMEOUT_SECONDS = 30.0
-# Waits 0, 0.5, 1 seconds between tries: what takes longer is the outbox's.
+# Waits 0, 0.5, 1 seconds between tries: what takes longer is the outbox's, as is who accepts and does not answer.
 _RETRY = Retry(
     total=3,
+    read=False,
     backoff_factor=0.25,
     status_forcelist=(429, 502, 503, 504),
     allowed_methods=None,
     raise_on_status=False,
+    respect_retry_after_header=False,
 )
 _FOR_GOOD = (400, 413, 415)
 """Statuses that judge what was sent. Others are about the server, the network or the token, and may change."""
@@ -63,7 +65,10 @@ def send_to_collector(window: Window, url: str, token: str) -> None:
     """
     session = requests.Session()
     session.trust_env = False
-    session.verify = tls.trusted_bundle()
+    try:
+        session.verify = tls.trusted_bundle()
+    except UsageError as error:  # the file may be there again soon
+        raise Unavailable(str(error)) from error
     session.mount(url, HTTPAdapter(max_retries=_RETRY))
     if token:
         session.headers["Authorization"] = f"Bearer {token}"
@@ -77,7 +82,10 @@ def send_to_collector(window: Window, url: str, token: str) -> None:
         if answer.status_code != 200:
             refusal = f"the collector at {url} refused {signal}: {answer.status_code} {answer.text[:200]}"
             raise VimeOtelError(refusal) if answer.status_code in _FOR_GOOD else Unavailable(refusal)
-        rejected = _RESPONSES[signal].FromString(answer.content).partial_success
+        try:
+            rejected = _RESPONSES[signal].FromString(answer.content).partial_success
+        except DecodeError as error:
+            raise Unavailable(f"what answers at {url} is no vime-otel collector: {answer.text[:200]}") from error
         if rejected.ByteSize():
             raise VimeOtelError(f"the collector at {url} did not take all {signal}: {rejected.error_message}")
 
