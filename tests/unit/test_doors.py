@@ -21,6 +21,7 @@ from vime_otel.recorder.collector_door import CollectorDoor
 from vime_otel.recorder.engine import EngineRecorder
 from vime_otel.recorder.file_door import FileDoor
 from vime_otel.recorder.shared_directory import SharedDirectory
+from vime_otel.recorder.window import Command
 
 QUICK_RETRY = (0.05, 0.1)
 
@@ -158,6 +159,44 @@ def test_what_a_killed_collector_began_is_ended_by_the_next_one_where_that_has_o
         assert control.finish(second)["complete"]
 
 
+def test_a_collector_hears_how_its_recording_ended_though_another_has_begun(
+    recorder: EngineRecorder,
+    open_door: Callable[..., CollectorDoor],
+    tmp_path: Path,
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    def exported_and_then(error: str | None, waits: bool = False, original: Any = recorder.exported) -> None:
+        original(error, waits)
+        recorder.submit(Command("f" * 16, 5), lambda window: None)
+
+    monkeypatch.setattr(recorder, "exported", exported_and_then)
+    with running(config(tmp_path)) as collector:
+        open_door(collector.url)
+        control = ControlClient(collector.url)
+        until(control.recorders)
+        recording = control.start(steps=2)
+        drive(recorder, 2)
+        result = control.finish(recording)
+        until(lambda: control.recorders()[0]["phase"] == "armed")
+    assert (result["complete"], result["reasons"]) == (True, [])
+
+
+def test_sampling_ends_where_the_next_collector_takes_no_samples(
+    recorder: EngineRecorder, open_door: Callable[..., CollectorDoor], tmp_path: Path
+) -> None:
+    recorder.port.sample_every = 1
+    with running(config(tmp_path / "first", serves=True)) as first:
+        port = first.collector.http_port
+        open_door(first.url)
+        until(lambda: recorder.due)
+        step(recorder)
+        assert recorder._sampling is not None
+    with running(config(tmp_path / "second", http_port=port)):
+        until(lambda: recorder.due)
+        step(recorder)
+    assert recorder._sampling is None
+
+
 def is_serving(url: str) -> bool:
     try:
         return requests.get(url, timeout=5).status_code > 0
@@ -201,6 +240,24 @@ def test_a_start_file_that_is_removed_cancels(recorder: EngineRecorder, file_doo
     recorder.run_due()
     until(lambda: recorder.status.phase == "cancelled")
     assert recorder.status.reason == "the start file was removed"
+
+
+def test_a_start_file_that_can_not_be_read_for_a_while_cancels_nothing(
+    recorder: EngineRecorder, file_door: FileDoor, tmp_path: Path, caplog: pytest.LogCaptureFixture
+) -> None:
+    start, kept, loop = (tmp_path / "dir" / name for name in ("start", "kept", "loop"))
+    until(start.parent.is_dir)
+    start.write_text("3")
+    os.link(start, kept)
+    loop.symlink_to("start")
+    drive(recorder, 1)
+    loop.replace(start)  # leads to itself now
+    until(lambda: "can't use VIME_OTEL_DIR" in caplog.text, 10)
+    kept.replace(start)
+    step(recorder, at=2000)
+    step(recorder, at=3000)
+    until(lambda: recorder.status.phase == "done")
+    assert recorder.status.steps_done == 3
 
 
 def test_a_start_file_that_is_written_anew_waits_and_the_log_says_so(
@@ -309,6 +366,119 @@ def test_an_engine_that_refuses_keeps_nobody_waiting(
     assert not (directory / "recording.json").exists()
     (record,) = caplog.records
     assert "there are no files of this engine: a worker of this engine has no recorder" in record.getMessage()
+
+
+def test_an_engine_that_refused_keeps_nobody_waiting_though_another_recording_has_begun(
+    recorder: EngineRecorder, file_door: FileDoor, tmp_path: Path
+) -> None:
+    directory = tmp_path / "dir"
+    until(directory.is_dir)
+    recorder.port.plugin = False  # type: ignore[attr-defined]
+    (directory / "start").write_text("5")
+    until(lambda: recorder.status.phase == "armed")
+    recorder.run_due()
+    assert recorder.submit(Command("f" * 16, 5), lambda window: None) is None
+    until(lambda: not (directory / "start").exists(), 10)
+
+
+@pytest.mark.parametrize("error", [OSError("it can't be read"), ValueError("it is no number")])
+def test_whatever_fails_the_file_door_looks_on_and_says_so_once(
+    recorder: EngineRecorder,
+    file_door: FileDoor,
+    tmp_path: Path,
+    monkeypatch: pytest.MonkeyPatch,
+    caplog: pytest.LogCaptureFixture,
+    error: Exception,
+) -> None:
+    looks: list[int] = []
+
+    def fail_at_first(shared: SharedDirectory, original: Any = SharedDirectory.start) -> Any:
+        looks.append(1)
+        if len(looks) < 4:
+            raise error
+        return original(shared)
+
+    monkeypatch.setattr(SharedDirectory, "start", fail_at_first)
+    until((tmp_path / "dir").is_dir)
+    (tmp_path / "dir" / "start").write_text("1")
+    until(lambda: recorder.status.phase == "armed", 10)
+    (told,) = caplog.messages
+    assert str(error) in told
+
+
+def test_a_deadline_that_fails_does_not_end_the_file_door(
+    recorder: EngineRecorder, file_door: FileDoor, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    checks: list[int] = []
+
+    def fail_at_first() -> None:
+        checks.append(1)
+        if len(checks) < 2:
+            raise RuntimeError("the engine is gone")
+
+    monkeypatch.setattr(recorder, "check_deadline", fail_at_first)
+    until(lambda: len(checks) > 2, 10)
+    assert file_door.is_alive()
+
+
+def test_a_folder_that_can_not_be_looked_through_for_what_waits_ends_no_door(
+    recorder: EngineRecorder, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
+) -> None:
+    class UnreadableFolder:
+        def __init__(self, path: str) -> None:
+            pass
+
+        def glob(self, pattern: str) -> Iterator[Path]:
+            raise OSError(errno.EIO, "Input/output error")
+
+    monkeypatch.setattr("vime_otel.recorder.doors.Path", UnreadableFolder)
+    door = FileDoor(recorder, tmp_path / "dir")
+    door.start()
+    try:
+        until((tmp_path / "dir" / ".engines").is_dir, 10)
+        until(lambda: "could not look for what waits" in caplog.text, 10)
+    finally:
+        door.close()
+        door.join()
+
+
+def test_a_directory_whose_lock_another_process_keeps_is_told_once_and_tried_again(
+    recorder: EngineRecorder,
+    file_door: FileDoor,
+    tmp_path: Path,
+    monkeypatch: pytest.MonkeyPatch,
+    caplog: pytest.LogCaptureFixture,
+) -> None:
+    monkeypatch.setattr("vime_otel.recorder.shared_directory.LOCK_SECONDS", 0.0)
+    directory = tmp_path / "dir"
+    until(directory.is_dir)
+    recorder.port.plugin = False  # type: ignore[attr-defined]
+    with SharedDirectory(directory, "f" * 16).locked():
+        (directory / "start").write_text("5")
+        until(lambda: recorder.status.phase == "armed")
+        recorder.run_due()
+        until(lambda: "is locked by another process" in caplog.text, 10)
+    until(lambda: not (directory / "start").exists(), 10)
+    assert caplog.text.count("is locked by another process") == 1
+
+
+def test_an_engine_whose_mark_is_lost_after_its_export_is_not_waited_for(
+    recorder: EngineRecorder, file_door: FileDoor, tmp_path: Path, caplog: pytest.LogCaptureFixture
+) -> None:
+    caplog.set_level("INFO", "vllm.vime_otel")
+    directory = tmp_path / "dir"
+    until(directory.is_dir)
+    other = SharedDirectory(directory, "f" * 16)
+    other.enter()
+    try:
+        (directory / "start").write_text("1")
+        drive(recorder, 1)
+        until(lambda: "follow when 1 other engine made steps" in caplog.text)
+        shutil.rmtree(directory / ".engines")
+        until(lambda: not (directory / "start").exists(), 10)
+    finally:
+        other.leave()
+    assert (directory / "recording.json").exists()
 
 
 def test_an_engine_says_that_its_folder_waits_for_another_one(

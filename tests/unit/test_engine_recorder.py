@@ -2,7 +2,11 @@
 
 from __future__ import annotations
 
+import contextlib
+import threading
+from concurrent.futures import ThreadPoolExecutor
 from types import SimpleNamespace
+from typing import Any
 
 import pytest
 from fake_port import LOGS, FakePort, step
@@ -236,6 +240,15 @@ def test_once_a_window_that_waited_is_gone_the_phase_says_how(
     assert (recorder.status.phase, recorder.status.reason) == ("failed" if error else "done", error)
 
 
+def test_news_of_several_windows_may_come_before_the_last_ones_answer(recorder: EngineRecorder) -> None:
+    recorder.submit(Command("r1", 1), lambda window: None)
+    step(recorder)
+    recorder.gone("r1", None)
+    recorder.gone("r0", None)
+    recorder.exported("nobody answers", waits=True)
+    assert (recorder.status.phase, recorder.status.reason) == ("done", None)
+
+
 def test_what_waited_of_an_earlier_window_says_nothing_of_the_next(recorder: EngineRecorder) -> None:
     recorder.submit(Command("r1", 1), lambda window: None)
     step(recorder)
@@ -243,6 +256,54 @@ def test_what_waited_of_an_earlier_window_says_nothing_of_the_next(recorder: Eng
     recorder.submit(Command("r2", 1), lambda window: None)
     recorder.gone("r1", None)
     assert (recorder.status.phase, recorder.status.recording) == ("armed", "r2")
+
+
+def test_how_a_recording_ended_is_known_when_another_one_runs(recorder: EngineRecorder) -> None:
+    recorder.submit(Command("r1", 1), lambda window: None)
+    step(recorder)
+    assert recorder.ended("r1") is None
+    recorder.exported(None)
+    recorder.submit(Command("r2", 1), lambda window: None)
+    ended = recorder.ended("r1")
+    assert ended is not None
+    assert (ended.phase, ended.steps_done, recorder.status.recording) == ("done", 1, "r2")
+    assert recorder.ended("r2") is None
+
+
+@pytest.mark.parametrize("error", [None, "no such recording"])
+def test_what_waited_ends_as_it_would_have_though_another_one_ended_meanwhile(
+    recorder: EngineRecorder, error: str | None
+) -> None:
+    recorder.submit(Command("r1", 1), lambda window: None)
+    step(recorder)
+    recorder.exported("nobody answers", waits=True)
+    recorder.submit(Command("r2", 5), lambda window: None)
+    recorder.run_due()
+    recorder.cancel("r2", "nobody wants it")
+    recorder.run_due()
+    recorder.exported(None)
+    recorder.gone("r1", error)
+    ended = recorder.ended("r1")
+    assert ended is not None
+    assert (ended.phase, ended.reason) == ("failed" if error else "done", error)
+    assert (recorder.status.phase, recorder.status.recording) == ("cancelled", "r2")
+
+
+def test_of_two_orders_at_the_same_time_one_is_refused(port: FakePort) -> None:
+    recorder = EngineRecorder(port)
+    both = threading.Barrier(2)
+    port.position = (0, 0)
+
+    def both_are_here() -> tuple[int, int]:
+        with contextlib.suppress(threading.BrokenBarrierError):
+            both.wait(0.2)
+        return 0, 0
+
+    port.lockstep = both_are_here  # type: ignore[method-assign]
+    with ThreadPoolExecutor(2) as pool:
+        orders = [Command(recording, 1, together=True) for recording in ("r1", "r2")]
+        refusals = list(pool.map(lambda order: recorder.submit(order, lambda window: None), orders))
+    assert sum(refusal is None for refusal in refusals) == 1
 
 
 def sampling(windows: list[Window], every: int = 3) -> Sampling:
@@ -294,6 +355,72 @@ def test_sampling_that_nobody_takes_is_dropped(recorder: EngineRecorder, windows
     step(recorder)
     step(recorder)
     assert windows == []
+
+
+def test_a_deadline_holds_beside_sampling(recorder: EngineRecorder, windows: list[Window]) -> None:
+    recorder.sample(sampling([], every=1))
+    step(recorder)
+    recorder.submit(Command("r1", 3, deadline_seconds=0.0), windows.append)
+    step(recorder)
+    recorder.check_deadline()
+    recorder.run_due()
+    assert windows[0].reasons == ["the deadline passed after 1 of 3 steps"]
+
+
+@pytest.mark.parametrize("trouble", ["a rank can't arm", "a rank can't be fetched", "it is refused", "the engine"])
+def test_sampling_that_fails_is_told_once_and_waits_for_its_door(
+    recorder: EngineRecorder, port: FakePort, windows: list[Window], caplog: pytest.LogCaptureFixture, trouble: str
+) -> None:
+    fails: list[dict[str, Any]] = [{"log": None, "errors": ["it would not"]}] * 2
+    if trouble == "a rank can't arm":
+        port.arm_answers = fails
+    elif trouble == "a rank can't be fetched":
+        port.take_answers = fails
+    elif trouble == "it is refused":
+        port.plugin = False
+    else:
+        port.watch_steps = None  # type: ignore[assignment]
+    for asked in (1, 2, 3):
+        recorder.sample(sampling(windows, every=1))
+        for _ in range(8):
+            step(recorder)
+        armed = [method for method, _ in port.calls if method == "vime_otel_arm"]
+        assert len(armed) == (0 if trouble == "it is refused" else asked)
+    (told,) = caplog.messages
+    assert "sampling steps failed and is tried again" in told
+    assert recorder.status.phase == "idle"
+
+
+def test_samples_that_fail_leave_a_recording_alone(
+    recorder: EngineRecorder, port: FakePort, windows: list[Window]
+) -> None:
+    def fail(window: Window) -> None:
+        raise OSError("no more threads")
+
+    recorder.submit(Command("r1", 1), windows.append)
+    step(recorder)
+    recorder.exported(None)
+    recorder.sample(Sampling(lambda: Command("5" * 16, 2, totals_only=True), fail))
+    step(recorder)
+    step(recorder)
+    assert (recorder.status.phase, recorder.status.recording) == ("done", "r1")
+    recorder.sample(Sampling(lambda: Command("5" * 16, 2, totals_only=True), fail))
+    step(recorder)
+    recorder.submit(Command("r2", 1), windows.append)
+    step(recorder)
+    assert [window.command.recording for window in windows] == ["r1", "r2"]
+
+
+def test_a_recorder_that_fails_after_arming_disarms_the_workers(recorder: EngineRecorder, port: FakePort) -> None:
+    def fail(*args: Any) -> None:
+        raise RuntimeError("no such scheduler")
+
+    port.watch_steps = fail  # type: ignore[method-assign]
+    recorder.submit(Command("r1", 1), lambda window: None)
+    step(recorder)
+    step(recorder)
+    assert recorder.status.phase == "failed"
+    assert [method for method, _ in port.calls] == ["vime_otel_arm", "vime_otel_take"]
 
 
 class Lockstep:

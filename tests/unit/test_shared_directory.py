@@ -7,8 +7,9 @@ import shutil
 import subprocess
 import sys
 from collections.abc import Iterator
-from contextlib import contextmanager
+from contextlib import ExitStack, contextmanager
 from pathlib import Path
+from typing import Any
 
 import pytest
 from fake_port import FakePort
@@ -111,6 +112,22 @@ def test_after_the_folder_was_removed_an_engine_enters_again(first: SharedDirect
 
 def test_without_a_start_file_there_is_nothing_to_do(first: SharedDirectory) -> None:
     assert first.start() is None
+
+
+def test_a_start_file_that_can_not_be_read_is_no_removed_one(first: SharedDirectory) -> None:
+    (first.directory / "start").symlink_to("start")
+    with pytest.raises(OSError, match="Too many levels"):
+        first.start()
+
+
+def test_a_lock_that_another_process_keeps_is_not_waited_for_for_ever(
+    first: SharedDirectory, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr("vime_otel.recorder.shared_directory.LOCK_SECONDS", 0.1)
+    with first.locked(), pytest.raises(OSError, match=r"\.lock is locked by another process"), first.locked():
+        pass
+    with first.locked():
+        pass
 
 
 def test_each_new_start_file_is_told_from_the_last(first: SharedDirectory) -> None:
@@ -236,6 +253,27 @@ def test_a_run_without_an_engine_that_was_killed_is_not_complete(first: SharedDi
     assert (header["complete"], header["reasons"]) == (False, ["host:8001/0: it vanished while recording"])
     assert first.start() is None
     assert first.vanished(found.key) == []
+
+
+def test_an_engine_that_is_killed_between_two_looks_is_named(
+    first: SharedDirectory, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    start(first.directory, "1")
+    found = first.start()
+    assert found is not None
+    steps = [EngineStep(0, StepCounts("decode", False, 0, 1, 1), 0, 1, 8, 9, position=0)]
+    description = {"engine": "a" * 16, **FakePort().describe()}
+    window = Window(Command(found.key, 1), description, Clock("boot", 0, 0), steps)
+    with ExitStack() as other:
+        other.enter_context(killed_in_the_end(first.directory, f"engine.mark_begun({found.key!r}, 'host:8001/0')"))
+
+        def killed_right_before(shared: SharedDirectory, key: str, original: Any = SharedDirectory.mark_done) -> None:
+            other.close()
+            original(shared, key)
+
+        monkeypatch.setattr(SharedDirectory, "mark_done", killed_right_before)
+        write_window(window, first.directory, found.key)
+    assert RunDirectory(first.directory).header["reasons"] == ["host:8001/0: it vanished while recording"]
 
 
 def test_marking_done_needs_no_room_on_the_disk(first: SharedDirectory) -> None:

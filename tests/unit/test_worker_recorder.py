@@ -3,8 +3,11 @@
 from __future__ import annotations
 
 import array
+import sys
 import time
 from collections.abc import Callable
+from contextlib import ExitStack
+from types import ModuleType, SimpleNamespace
 from typing import Any
 
 import pytest
@@ -13,6 +16,7 @@ from vime_otel.recorder import eventlog
 from vime_otel.recorder.device_clock import DeviceClock
 from vime_otel.recorder.eventlog import EventLog
 from vime_otel.recorder.patches import HookTargets, Patches
+from vime_otel.recorder.vllm_worker import WorkerHooks
 from vime_otel.recorder.window import Clock, RankLog, WorkerOrder
 from vime_otel.recorder.worker import RECORDER_FRAME, WorkerRecorder
 
@@ -42,6 +46,7 @@ class FakeHooks:
         self.runner = Runner()
         self.targets = HookTargets(["execute"])
         self.fail_install = False
+        self.fail_in_step = False
         self.syncs = 0
 
     def free_memory_mib(self) -> float:
@@ -52,6 +57,8 @@ class FakeHooks:
 
     def install_in_step(self, log: EventLog, patches: Patches, recorder: WorkerRecorder, order: WorkerOrder) -> None:
         patches.set(self.runner, "sample", log.timed(self.runner.sample, "sample_tokens"))
+        if self.fail_in_step:
+            raise RuntimeError("no such phase")
 
     def install_on_runner(self, log: EventLog, patches: Patches, recorder: WorkerRecorder) -> None:
         original, timed = self.runner.execute, log.timed(self.runner.execute, "execute_model")
@@ -200,6 +207,61 @@ def test_one_step_in_k_is_recorded_and_between_them_modules_are_left_alone(
     entries = array.array("q", answer["log"].entries)
     names = [answer["log"].frames[frame][0] for frame in entries[::3]]
     assert names == [RECORDER_FRAME, "execute_model", "sample_tokens"] * 2
+
+
+def test_hooks_that_can_not_be_set_in_a_sampled_step_give_the_window_up_not_the_step(
+    hooks: FakeHooks, recorder: WorkerRecorder
+) -> None:
+    hooks.fail_in_step = True
+    assert recorder.arm(WorkerOrder(None, "host", every=3)) == {"errors": []}
+    steps(hooks, 7)
+    assert vars(hooks.runner) == {}
+    (error,) = recorder.take()["errors"]
+    assert "no such phase" in error
+
+
+def test_folding_that_fails_gives_the_window_up_not_the_step(
+    hooks: FakeHooks, recorder: WorkerRecorder, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.delattr("vime_otel.recorder.worker.fold")
+    recorder.arm(WorkerOrder(None, "host", max_spans=3))
+    steps(hooks, 5)
+    assert vars(hooks.runner) == {}
+    assert any("'fold' is not defined" in error for error in recorder.take()["errors"])
+
+
+class FakeRunner:
+    """Stands for a V2 runner; its module is this one."""
+
+
+def dispatch_cg_and_sync_dp() -> str:
+    return "the choice of another vLLM"
+
+
+@pytest.fixture
+def context_module(monkeypatch: pytest.MonkeyPatch) -> ModuleType:
+    """Stands for vLLM's forward context, of a version that has other fields."""
+    module = ModuleType("vllm.forward_context")
+    module.create_forward_context = lambda: "the context of another vLLM"  # type: ignore[attr-defined]
+    monkeypatch.setitem(sys.modules, module.__name__, module)
+    return module
+
+
+@pytest.mark.parametrize("told", ["the context", "the choice"])
+def test_a_vllm_that_dispatches_otherwise_gives_the_window_up_not_the_step(
+    hooks: FakeHooks, recorder: WorkerRecorder, context_module: ModuleType, told: str
+) -> None:
+    recorder.arm(WorkerOrder(None, "host"))
+    worker = SimpleNamespace(vllm_config=SimpleNamespace(compilation_config=None))
+    with ExitStack() as hooked:
+        patches = Patches()
+        hooked.callback(patches.restore)
+        WorkerHooks(worker)._hook_dispatch(FakeRunner(), patches, recorder, force_eager=False)
+        create = context_module.create_forward_context if told == "the context" else dispatch_cg_and_sync_dp
+        assert create() == f"{told} of another vLLM"
+    assert vars(hooks.runner) == {}
+    (error,) = recorder.take()["errors"]
+    assert "recording failed and was given up" in error
 
 
 def test_the_first_forced_eager_step_is_discarded(hooks: FakeHooks, recorder: WorkerRecorder) -> None:

@@ -17,8 +17,9 @@ from vime_otel.data.rolling import rolling_id
 from vime_otel.data.summary import counted
 
 from .doors import Door
-from .engine import ACTIVE_PHASES, PIECE_STEPS, EngineRecorder, Sampling, Status
+from .engine import PIECE_STEPS, EngineRecorder, Sampling
 from .exporter import Destination
+from .status import ACTIVE_PHASES, Status
 from .window import Command, Window
 
 logger = logging.getLogger("vllm.vime_otel")
@@ -48,6 +49,8 @@ class CollectorDoor(Door):
         self._destination = Destination(recorder.id, directory, url, token)
         self._seen: str | None = None
         self._refused: Status | None = None
+        # The collector's recordings whose end it was not told yet, with what it was told last where they wait.
+        self._owed: dict[str, Status | None] = {}
         self._session = requests.Session()
         self._session.trust_env = False  # proxies are for the internet; the collector is ours
         self._session.verify = tls.trusted_bundle()
@@ -115,12 +118,16 @@ class CollectorDoor(Door):
     def _poll(self) -> dict[str, Any] | None:
         recorder = self.recorder
         recorder.check_deadline()
-        status = self._refused or recorder.status
-        active = recorder.status.phase in ACTIVE_PHASES
+        now = recorder.status
+        ended = self._untold()
+        status = self._refused or ended or now
+        active = now.phase in ACTIVE_PHASES
         description = recorder.port.describe()
         wait = ACTIVE_WAIT_SECONDS if active else IDLE_WAIT_SECONDS
         if not active and not description["api_ports"] and time.monotonic() < self._starting_until:
             description, wait = recorder.port.refresh(), STARTING_WAIT_SECONDS
+        if status != now:
+            wait = 0.0  # by this one the collector can't tell whether the engine is at work
         answer = self._session.post(
             f"{self._url}/control/v1/recorders/poll",
             json={
@@ -135,11 +142,30 @@ class CollectorDoor(Door):
         if answer.status_code != 200:
             raise RuntimeError(f"the collector answers {answer.status_code}: {answer.text[:200]}")
         self._told, self._cut_off = "", 0
+        if status is ended:
+            self._note_told(ended)
         self._refused = None  # told once; what is true of the engine is the recording that runs
         content = answer.json()
         self._collector_samples = bool(content.get("samples"))
+        if not self._collector_samples:
+            recorder.stop_sampling()
         command: dict[str, Any] | None = content["command"]
         return command
+
+    def _untold(self) -> Status | None:
+        """How a recording of the collector's ended, or that it waits, if it was not told: another may run by now."""
+        for recording, told in self._owed.items():
+            status = self.recorder.ended(recording)
+            if status is not None and status != told:
+                return status
+        return None
+
+    def _note_told(self, status: Status) -> None:
+        recording = status.recording or ""
+        if status.phase == "waiting":
+            self._owed[recording] = status
+        else:
+            self._owed.pop(recording, None)
 
     def _obey(self, order: dict[str, Any]) -> None:
         self._seen = order["id"]
@@ -168,6 +194,7 @@ class CollectorDoor(Door):
             steps = counted(command.steps, "step")
             logger.info("vime-otel: recording %s begins: %s, for the collector at %s", recording, steps, self._url)
             self._recording = recording
+            self._owed[recording] = None
         else:
             self._refused = Status("refused", recording, 0, command.steps, refusal)
 

@@ -42,10 +42,17 @@ class Door(threading.Thread):
 
     def send_what_waits(self, destination: Destination) -> None:
         """Have the exporter look for what engines of this directory left that are gone."""
-        if destination.outbox and any(Path(destination.outbox).glob(f"*/{FOLDER}")):
+        if destination.outbox:
             threading.Thread(
-                target=self.exporter.export, args=(None, destination), name="vime-otel export", daemon=True
+                target=self._send_what_waits, args=(destination,), name="vime-otel export", daemon=True
             ).start()
+
+    def _send_what_waits(self, destination: Destination) -> None:
+        try:
+            if any(Path(destination.outbox).glob(f"*/{FOLDER}")):
+                self.exporter.export(None, destination)
+        except Exception as error:  # noqa: BLE001 - it goes on waiting
+            logger.warning("vime-otel could not look for what waits in %s: %s", destination.outbox, error)
 
     def deliver(self, window: Window) -> None:
         """Export a window beside the engine's thread, which this is called on."""

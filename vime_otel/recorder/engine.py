@@ -7,6 +7,7 @@ Two kinds of threads meet here. Doors (the collector's poll, the file trigger) `
 
 from __future__ import annotations
 
+import contextlib
 import logging
 import os
 import threading
@@ -21,6 +22,7 @@ from vime_otel.data.lockstep import Position
 from .lockstep import LockstepStart
 from .pace import Pace
 from .patches import Patches
+from .status import ACTIVE_PHASES, Endings, Status
 from .window import Clock, Command, EngineStep, RankLog, StepCounts, Window, WorkerOrder
 
 logger = logging.getLogger("vllm.vime_otel")
@@ -47,20 +49,6 @@ class Port(Protocol):
     def wake(self) -> None: ...
 
 
-@dataclass(frozen=True)
-class Status:
-    """What a door tells of the engine; see docs/formats.md for the phases."""
-
-    phase: str = "idle"
-    recording: str | None = None
-    steps_done: int = 0
-    steps_asked: int = 0
-    reason: str | None = None
-    position: Position | None = None
-    steps_per_second: float = 0.0
-
-
-ACTIVE_PHASES = ("armed", "recording", "exporting")
 PIECE_SECONDS = 60
 """A window of sampled steps is handed over when it is so old."""
 
@@ -110,10 +98,12 @@ class EngineRecorder:
         self._sampling: Sampling | None = None
         self._sampled: dict[str, int] = {}
         self._piece_end = 0
+        self._sampling_trouble = ""
         self._workers_checked = False
+        self._armed = False
         self._outcome: tuple[str, str | None] = ("done", None)
-        self._exporting = threading.Lock()
-        self._gone: tuple[str, str | None] | None = None
+        self._endings = Endings()
+        self._changing = threading.Lock()  # held wherever another thread may want to change the status, too
 
     # -- called by doors, on their threads ---------------------------------------------------
 
@@ -122,12 +112,13 @@ class EngineRecorder:
 
         `deliver` gets the finished window on the engine's thread and must return at once.
         """
-        if self.status.phase in ACTIVE_PHASES:
-            return f"recording {self.status.recording} is running on this engine"
-        if command.together and self.port.lockstep() is None:
-            return "this engine runs in no lockstep group, and can't start with one"
-        self.status = Status("armed", command.recording, 0, command.steps)
-        self._deadline = None if command.deadline_seconds is None else time.monotonic() + command.deadline_seconds
+        with self._changing:
+            if self.status.phase in ACTIVE_PHASES:
+                return f"recording {self.status.recording} is running on this engine"
+            if command.together and self.port.lockstep() is None:
+                return "this engine runs in no lockstep group, and can't start with one"
+            self.status = Status("armed", command.recording, 0, command.steps)
+            self._deadline = None if command.deadline_seconds is None else time.monotonic() + command.deadline_seconds
         self._order(lambda: self._arm(command, deliver))
         return None
 
@@ -162,29 +153,30 @@ class EngineRecorder:
                 "failed",
             )
 
+    def ended(self, recording: str) -> Status | None:
+        """How one of the last recordings ended, or that it waits, even where another has begun since."""
+        return self._endings.get(recording)
+
     def exported(self, error: str | None, waits: bool = False) -> None:
         """The exporter is through with the last window; `error` says what it could not do, or not yet (`waits`)."""
-        with self._exporting:
-            self._end("waiting" if waits else "failed", error)
-            if waits and self._gone is not None and self._gone[0] == self.status.recording:
-                self._end("failed", self._gone[1])
+        with self._changing:
+            phase, reason = self._outcome
+            self.status = self._endings.exported(replace(self.status, phase=phase, reason=reason), error, waits)
 
     def gone(self, recording: str, error: str | None) -> None:
         """What waited of a recording does so no more: it was sent, or `error` says why it never will be.
 
         It may be told before `exported` is, on another thread.
         """
-        with self._exporting:
-            self._gone = recording, error
-            if self.status.recording == recording and self.status.phase == "waiting":
-                self._end("failed", error)
+        with self._changing:
+            ended = self._endings.gone(recording, error)
+            if ended is not None and self.status.recording == recording:
+                self.status = ended
 
-    def _end(self, phase: str, error: str | None) -> None:
-        """Tell how the last window ended: in `phase` where there is an error, else as its outcome was."""
-        outcome, reason = self._outcome
-        if error is not None:
-            outcome, reason = phase, "; ".join(filter(None, (reason, error)))
-        self.status = replace(self.status, phase=outcome, reason=reason)
+    def _end(self, status: Status) -> None:
+        """A recording ended without an export."""
+        with self._changing:
+            self.status = self._endings.note(status)
 
     def _order(self, order: Callable[[], None]) -> None:
         self._orders.append(order)
@@ -214,10 +206,11 @@ class EngineRecorder:
     def finish_window(self) -> None:
         """Fetch the ranks' logs and hand the window over; between two steps."""
         self.window_over = False
-        sampled = self._sampling
+        window, sampled = self._window, self._sampling
         try:
             self._finish()
-            if sampled is not None:
+            # Where a rank failed the next would, too: its door asks again, in a while.
+            if sampled is not None and window is not None and not window.reasons:
                 self._open_piece(sampled)
         except Exception as error:  # noqa: BLE001 - never into the engine
             self._fail(error)
@@ -309,12 +302,12 @@ class EngineRecorder:
     def _arm(self, command: Command, deliver: Deliver) -> None:
         started = self._clock()
         if self._sampling:
-            self._finish()
+            self._finish_piece()
         self._deliver = deliver
         refusal = self._refusal(command)
         if refusal is not None:
             self._deadline = None
-            self.status = Status("refused", command.recording, 0, command.steps, refusal)
+            self._end(Status("refused", command.recording, 0, command.steps, refusal))
             return
         if command.together:
             self._waiting = LockstepStart(command, self.port.lockstep, self._clock)
@@ -347,6 +340,7 @@ class EngineRecorder:
         # A lockstep group ends by its own count, in which idle steps have their place.
         limit = command.steps if command.kind is None and not command.together else None
         order = WorkerOrder(limit, command.timing, forced, command.per_layer, command.every, self.port.max_spans)
+        self._armed = True
         self._arm_answers = self.port.call_workers_later("vime_otel_arm", order)
         description = {"engine": self.id, **self.port.describe()}
         self._window = Window(command, description, self.port.clock(), first_index=first_index)
@@ -366,11 +360,14 @@ class EngineRecorder:
         """Go on sampling with a new window, unless something else is asked for."""
         if self._window is not None or self._waiting is not None or self.status.phase in ACTIVE_PHASES:
             return
+        self._sampling = sampling
         command = sampling.command()
-        if self._refusal(command) is not None:
+        refusal = self._refusal(command)
+        if refusal is not None:
+            self._sampling = None
+            self._tell_of_sampling(refusal)
             return
         started = self._clock()
-        self._sampling = sampling
         self._open_window(command, started, self._sampled.get(command.recording, 0))
         self._piece_end = started + PIECE_SECONDS * 1_000_000_000
 
@@ -379,12 +376,27 @@ class EngineRecorder:
             self._sampling = replace(self._sampling, deliver=_drop)
             self._finish()
 
+    def _finish_piece(self) -> None:
+        """Make room for a recording: what is wrong with the samples is not its fault."""
+        try:
+            self._finish()
+        except Exception as error:  # noqa: BLE001 - never into the engine
+            self._fail(error)
+
+    def _tell_of_sampling(self, trouble: str) -> None:
+        """Log what keeps this engine from sampling, once for as long as it does; empty where nothing does."""
+        if trouble and trouble != self._sampling_trouble:
+            logger.warning("vime-otel: sampling steps failed and is tried again, in a while: %s", trouble)
+        self._sampling_trouble = trouble
+
     def _end_piece(self, window: Window, sampling: Sampling) -> None:
         """Hand a window of sampled steps over."""
         recording = window.command.recording
         self._sampled = {recording: window.first_index + len(window.steps)}
+        self._tell_of_sampling("; ".join(dict.fromkeys(window.reasons)))
         if window.steps:
             sampling.deliver(window)
+        self._sampling = None
 
     # -- starting with a lockstep group --------------------------------------------------------
 
@@ -437,11 +449,13 @@ class EngineRecorder:
     def _finish(self) -> None:
         window, self._window = self._window, None
         self._patches.restore()
-        self._deadline = None
-        sampling, self._sampling = self._sampling, None
         if window is None:
             return
+        sampling = self._sampling
+        if sampling is None:
+            self._deadline = None
         started = self._clock()
+        self._armed = False
         answers = self.port.call_workers("vime_otel_take")
         window.pause_ns = max(window.pause_ns, self._clock() - started)
         if sampling is None:
@@ -464,13 +478,22 @@ class EngineRecorder:
             self._deliver(window)
 
     def _fail(self, error: BaseException) -> None:
-        logger.warning("vime-otel gave a recording up; the engine goes on", exc_info=error)
+        """Give up what runs: the samples' window, or else the recording."""
         self._patches.restore()
         self._window = None
+        if self._armed:
+            self._armed = False
+            with contextlib.suppress(Exception):  # the workers may be why
+                self.port.call_workers_later("vime_otel_take")
+        why = f"the engine's recorder failed: {error!r}"
+        if self._sampling is not None:
+            self._sampling = None
+            self._tell_of_sampling(why)
+            return
+        logger.warning("vime-otel gave a recording up; the engine goes on", exc_info=error)
         self._waiting = None
-        self._sampling = None
         self._deadline = None
-        self.status = replace(self.status, phase="failed", reason=f"the engine's recorder failed: {error!r}")
+        self._end(replace(self.status, phase="failed", reason=why))
 
     @classmethod
     def idle(cls) -> EngineRecorder:

@@ -14,6 +14,7 @@ from .doors import Door
 from .engine import EngineRecorder
 from .exporter import Destination
 from .shared_directory import SharedDirectory, Start
+from .status import Status
 from .window import Command, Window
 
 logger = logging.getLogger("vllm.vime_otel")
@@ -47,21 +48,25 @@ class FileDoor(Door):
             self.send_what_waits(self._destination())
         shared = SharedDirectory(self._directory, self.recorder.id)
         while not self.closed.wait(LOOK_EVERY_SECONDS):
-            self.recorder.check_deadline()
             try:
+                self.recorder.check_deadline()
                 if not shared.entered():
                     shared.enter()
+                    if self._exported is not None:  # the others count this engine from now on
+                        shared.mark_done(self._exported)
                 self._look(shared)
                 self._told = ""
-            except OSError as error:
-                if str(error) != self._told:
-                    self._told = str(error)
-                    logger.warning(
-                        "vime-otel can't use VIME_OTEL_DIR=%s (%s); it tries on, mend the folder",
-                        self._directory,
-                        error,
-                    )
+            except Exception as error:  # noqa: BLE001 - while it lives the others wait for what this engine does
+                self._tell_once(error)
         shared.leave()
+
+    def _tell_once(self, error: Exception) -> None:
+        text = str(error) if isinstance(error, OSError) else repr(error)
+        if text != self._told:
+            self._told = text
+            logger.warning(
+                "vime-otel can't use VIME_OTEL_DIR=%s (%s); it tries on, mend the folder", self._directory, text
+            )
 
     def export(self, window: Window, patience: float = 0.0) -> str | None:
         """Write the window into the directory, and the merged files if this engine is the last."""
@@ -110,14 +115,14 @@ class FileDoor(Door):
                 shared.mark_begun(start.key, str(self.recorder.port.describe()["label"]))
             elif self._first_time("waits", start.key):
                 self._tell_of_waiting(refusal)
-        elif self.recorder.status.position is not None and self._agreed != start.key:
-            self._agree(shared, start.key)
-        elif self._gave_up(start.key):
+        elif (ended := self._gave_up(start.key)) is not None:
             if self._first_time("gave up", start.key):
-                logger.warning("vime-otel: there are no files of this engine: %s", self.recorder.status.reason)
+                logger.warning("vime-otel: there are no files of this engine: %s", ended.reason)
             with shared.locked():
                 shared.mark_done(start.key)
             self._exported = start.key
+        elif self.recorder.status.position is not None and self._agreed != start.key:
+            self._agree(shared, start.key)
         elif self._exported == start.key:
             self._look_for_others(shared, start.key)
 
@@ -148,10 +153,10 @@ class FileDoor(Door):
         level = logging.WARNING if ours else logging.INFO
         logger.log(level, "vime-otel: what %s says now waits: %s%s", path, refusal, way_out)
 
-    def _gave_up(self, key: str) -> bool:
-        """Whether this engine refused or failed, and will write nothing."""
-        status = self.recorder.status
-        return status.recording == key != self._exported and status.phase in ("refused", "failed")
+    def _gave_up(self, key: str) -> Status | None:
+        """How this engine refused or failed, where it will write nothing."""
+        ended = self.recorder.ended(key)
+        return ended if ended is not None and key != self._exported and ended.phase in ("refused", "failed") else None
 
     def _agree(self, shared: SharedDirectory, key: str) -> None:
         """Have this engine begin with the others of its lockstep group, once they wait for it, too."""

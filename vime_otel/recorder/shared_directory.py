@@ -12,6 +12,7 @@ import fcntl
 import hashlib
 import os
 import re
+import time
 from collections.abc import Iterator
 from dataclasses import dataclass
 from pathlib import Path
@@ -20,6 +21,10 @@ from typing import TextIO
 from vime_otel.data.lockstep import Position
 
 MAX_STEPS = 1_000_000
+LOCK_SECONDS = 60.0
+"""So long the directory's lock is waited for: one who holds it merges, or is stopped, or its host is gone."""
+
+_LOCK_LOOK_SECONDS = 0.02
 _START_BYTES = 128
 _KEY_CHARACTERS = 16
 _VANISHED = "vanished"
@@ -92,7 +97,7 @@ class SharedDirectory:
             status = path.stat()
             with open(path, "rb") as file:
                 text = file.read(_START_BYTES).decode(errors="replace").strip()
-        except OSError:
+        except FileNotFoundError:  # one that can't be read just now is there all the same
             return None
         identity = f"{status.st_dev}/{status.st_ino}/{status.st_mtime_ns}"
         key = hashlib.sha256(identity.encode()).hexdigest()[:16]
@@ -180,9 +185,14 @@ class SharedDirectory:
 
     @contextlib.contextmanager
     def locked(self) -> Iterator[None]:
-        """Alone among the engines under this directory."""
-        with open(self.directory / ".lock", "w") as file:
-            fcntl.flock(file, fcntl.LOCK_EX)
+        """Alone among the engines under this directory. Raises OSError where another process keeps the lock."""
+        path = self.directory / ".lock"
+        with open(path, "w") as file:
+            deadline = time.monotonic() + LOCK_SECONDS
+            while not _lockable(file.fileno()):
+                if time.monotonic() > deadline:
+                    raise TimeoutError(f"{path} is locked by another process for {LOCK_SECONDS:g} s already")
+                time.sleep(_LOCK_LOOK_SECONDS)
             yield
 
 

@@ -12,7 +12,7 @@ import requests
 
 from vime_otel.data import tls
 
-from .engine import Status
+from .status import Status
 from .window import Window
 
 PROTOCOL = 1

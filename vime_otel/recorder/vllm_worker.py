@@ -152,9 +152,12 @@ class WorkerHooks:
 
             def create_forward_context(*args: Any, **kwargs: Any) -> Any:
                 context = create(*args, **kwargs)
-                if force_eager:
-                    context.skip_compiled = True
-                recorder.executed(name(context.cudagraph_runtime_mode, context.skip_compiled))
+                try:
+                    if force_eager:
+                        context.skip_compiled = True
+                    recorder.executed(name(context.cudagraph_runtime_mode, context.skip_compiled))
+                except Exception as error:  # noqa: BLE001 - never into the engine
+                    recorder.fault(error)
                 return context
 
             patches.set(context_module, "create_forward_context", create_forward_context)
@@ -170,9 +173,12 @@ class WorkerHooks:
 
             def dispatch_cg_and_sync_dp(*args: Any, **kwargs: Any) -> Any:
                 chosen = eager(*args, **kwargs)
-                mode = chosen[0].cg_mode
-                if getattr(mode, "name", "") == "FULL":  # is replayed without a forward context
-                    recorder.executed(name(mode))
+                try:
+                    mode = chosen[0].cg_mode
+                    if getattr(mode, "name", "") == "FULL":  # is replayed without a forward context
+                        recorder.executed(name(mode))
+                except Exception as error:  # noqa: BLE001 - never into the engine
+                    recorder.fault(error)
                 return chosen
 
             patches.set(runner_module, "dispatch_cg_and_sync_dp", dispatch_cg_and_sync_dp)

@@ -106,12 +106,12 @@ class WorkerRecorder:
                 mark = self._device.mark
             if order.timing == "sync" and sync is not None:
                 self._sync_ns = _cost(sync)
-            self._log = EventLog(self._fault, sync if order.timing == "sync" else None, mark=mark)
+            self._log = EventLog(self.fault, sync if order.timing == "sync" else None, mark=mark)
             self._hooks.install_on_runner(self._log, self._runner_patches, self)
             if order.every == 1:
                 self._install_in_step()
         except Exception as error:  # noqa: BLE001 - see the module's docstring
-            self._fault(error)
+            self.fault(error)
         return {"errors": list(self._errors)}
 
     def take(self) -> dict[str, Any]:
@@ -151,7 +151,14 @@ class WorkerRecorder:
     # -- called by the hooks on the runner ------------------------------------------------------
 
     def begin_step(self) -> bool:
-        """A step's execute_model is about to run; whether it is recorded."""
+        """A step's execute_model is about to run; whether it is recorded. Never raises."""
+        try:
+            return self._begin_step()
+        except Exception as error:  # noqa: BLE001 - the step must run whatever fails here
+            self.fault(error)
+            return False
+
+    def _begin_step(self) -> bool:
         log, order = self._log, self._order
         if log is None:
             return False
@@ -250,7 +257,8 @@ class WorkerRecorder:
                 self._hooks.install_in_step(self._log, self._step_patches, self, self._order)
             eventlog.activate(self._log)
 
-    def _fault(self, error: BaseException) -> None:
+    def fault(self, error: BaseException) -> None:
+        """Recording failed: take every hook away and answer why."""
         if self._errors:
             return  # calls that were under way when the hooks went fail the same way once more
         self._errors.append(f"recording failed and was given up: {error!r}")

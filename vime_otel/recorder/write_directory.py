@@ -29,9 +29,8 @@ def write_window(window: Window | None, directory: Path, start: str) -> None:
     shared = SharedDirectory(directory, engine)
     with shared.locked():
         living = set(shared.living())
-        vanished = [f"{label}: it vanished while recording" for label in shared.vanished(start)]
         if window is not None:
-            alone = living <= {engine} and not vanished and not _parts(directory, start)
+            alone = living <= {engine} and not shared.vanished(start) and not _parts(directory, start)
             # One that was called off before its first step leaves an older recording alone; a lockstep
             # group's recording tells which engine could not join.
             if window.steps or (window.outcome == "failed" and not alone):
@@ -43,6 +42,7 @@ def write_window(window: Window | None, directory: Path, start: str) -> None:
         if shared.all_done(start):
             parts = [RunDirectory(path).recording() for path in _parts(directory, start)]
             if parts:
+                vanished = [f"{label}: it vanished while recording" for label in shared.vanished(start)]
                 write_run(directory, merge(parts, vanished))
             shared.remove_start(start)
 
