@@ -6,6 +6,8 @@ from collections.abc import Callable
 from types import SimpleNamespace
 from typing import Any
 
+from running_collector import until
+
 from vime_otel.data.lockstep import Position
 from vime_otel.recorder.engine import EngineRecorder
 from vime_otel.recorder.patches import Patches
@@ -23,6 +25,13 @@ def step(recorder: EngineRecorder, kind: str = "decode", tokens: int = 1, at: in
     recorder.on_update(output, at + 8, at + 9)
     if recorder.window_over:
         recorder.finish_window()
+
+
+def drive(recorder: EngineRecorder, steps: int) -> None:
+    """Wait until it is armed, then make steps as an engine would."""
+    until(lambda: recorder.status.phase == "armed")
+    for number in range(steps):
+        step(recorder, "prefill" if number == 0 else "decode", at=1000 + number * 10)
 
 
 class FakePort:
