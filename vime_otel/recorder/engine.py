@@ -15,38 +15,20 @@ import time
 from collections import deque
 from collections.abc import Callable
 from dataclasses import dataclass, replace
-from typing import Any, Protocol
+from typing import Any
 
 from vime_otel.data.lockstep import Position
 
 from .lockstep import LockstepStart
 from .pace import Pace
 from .patches import Patches
+from .port import NoPort, Port
 from .status import ACTIVE_PHASES, Endings, Status
-from .window import Clock, Command, EngineStep, RankLog, StepCounts, Window, WorkerOrder
+from .window import Command, EngineStep, RankLog, StepCounts, Window, WorkerOrder
 
 logger = logging.getLogger("vllm.vime_otel")
 
 Deliver = Callable[[Window], None]
-
-
-class Port(Protocol):
-    """What the recorder needs of an engine; `vllm_engine` has the real one."""
-
-    max_spans: int
-    min_free_mib: int
-    sample_every: int | None
-
-    def workers_have_plugin(self) -> bool: ...
-    def call_workers(self, method: str, *args: Any) -> list[Any]: ...
-    def call_workers_later(self, method: str, *args: Any) -> Callable[[], list[Any] | None]: ...
-    def watch_steps(self, patches: Patches, watcher: EngineRecorder) -> None: ...
-    def lockstep(self) -> Position | None: ...
-    def count(self, scheduler_output: Any) -> StepCounts: ...
-    def describe(self) -> dict[str, Any]: ...
-    def refresh(self) -> dict[str, Any]: ...
-    def clock(self) -> Clock: ...
-    def wake(self) -> None: ...
 
 
 PIECE_SECONDS = 60
@@ -498,7 +480,7 @@ class EngineRecorder:
     @classmethod
     def idle(cls) -> EngineRecorder:
         """A recorder that never gets an order, as an engine's is most of the time (for benchmarks)."""
-        return cls(_NoPort())
+        return cls(NoPort())
 
 
 _IDLE = StepCounts("idle", False, 0, 0, 0)
@@ -507,8 +489,3 @@ _IDLE = StepCounts("idle", False, 0, 0, 0)
 def _told(answers: list[Any]) -> list[str]:
     """What is wrong, by the ranks' answers."""
     return [f"rank {rank}: {error}" for rank, answer in enumerate(answers) for error in answer["errors"]]
-
-
-class _NoPort:
-    def __getattr__(self, name: str) -> Any:
-        raise RuntimeError("this recorder is attached to no engine")
