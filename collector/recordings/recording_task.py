@@ -74,7 +74,9 @@ class RecordingTask:
         workers: list[Worker],
         recording_id: str | None = None,
         created: datetime | None = None,
+        left_in: Path | None = None,
     ) -> None:
+        """`left_in`: the folder of one that another collector began."""
         self.id = recording_id or os.urandom(8).hex()
         self.request = request
         self.state = "waiting"
@@ -95,16 +97,17 @@ class RecordingTask:
         self._notes: list[str] = []
         self._stopped: str | None = None
         self._created = created or datetime.now(timezone.utc)
-        name = new_run_name(self.id, request.label, self._created)
-        self._resumed = False
-        self._open_folder(surroundings.runs_root / name)
+        self._resumed = left_in is not None
+        directory = left_in or surroundings.runs_root / new_run_name(self.id, request.label, self._created)
+        self._folder = RunFolder(directory, self.id, surroundings.intake, lambda: self._gathering.data_came())
+        self._gathering = Gathering(
+            self.id, surroundings.recorders, surroundings.patience, self._folder.sums, self._resumed
+        )
 
     @classmethod
     def resume(cls, surroundings: Surroundings, marker: Marker, opened: OpenRun) -> RecordingTask:
         """One that another collector began and did not end. Raises VimeOtelError, OSError for an unreadable journal."""
-        task = cls(surroundings, opened.request, [], opened.id, opened.created)
-        task._resumed = True
-        task._open_folder(marker.path.parent)
+        task = cls(surroundings, opened.request, [], opened.id, opened.created, marker.path.parent)
         # Whoever does not call within `silent` is gone, and was not slow.
         task._until = time.monotonic() + max(opened.until_unix - time.time(), surroundings.patience.silent + 1.0)
         task._reasons = list(opened.reasons)
@@ -119,11 +122,6 @@ class RecordingTask:
         task._notes = [*opened.notes, *task._folder.go_on(marker, opened)]
         task.state, task.message = "recording", "the collector was started again"
         return task
-
-    def _open_folder(self, directory: Path) -> None:
-        around = self._around
-        self._folder = RunFolder(directory, self.id, around.intake, lambda: self._gathering.data_came())
-        self._gathering = Gathering(self.id, around.recorders, around.patience, self._folder.sums, self._resumed)
 
     @property
     def over(self) -> bool:
