@@ -6,6 +6,7 @@ import errno
 import os
 import shutil
 from collections.abc import Iterator
+from contextlib import contextmanager
 from pathlib import Path
 from typing import Any
 
@@ -17,6 +18,18 @@ from vime_otel.recorder.engine import EngineRecorder
 from vime_otel.recorder.file_door import FileDoor
 from vime_otel.recorder.shared_directory import SharedDirectory
 from vime_otel.recorder.window import Command
+
+
+@contextmanager
+def another_engine(directory: Path) -> Iterator[SharedDirectory]:
+    """One that lives under the directory, once that is there, and does nothing."""
+    until(directory.is_dir)
+    other = SharedDirectory(directory, "f" * 16)
+    other.enter()
+    try:
+        yield other
+    finally:
+        other.leave()
 
 
 def test_a_start_file_that_is_removed_cancels(recorder: EngineRecorder, file_door: FileDoor, tmp_path: Path) -> None:
@@ -257,17 +270,12 @@ def test_an_engine_whose_mark_is_lost_after_its_export_is_not_waited_for(
 ) -> None:
     caplog.set_level("INFO", "vllm.vime_otel")
     directory = tmp_path / "dir"
-    until(directory.is_dir)
-    other = SharedDirectory(directory, "f" * 16)
-    other.enter()
-    try:
+    with another_engine(directory):
         (directory / "start").write_text("1")
         drive(recorder, 1)
         until(lambda: "follow when 1 other engine made steps" in caplog.text)
         shutil.rmtree(directory / ".engines")
         until(lambda: not (directory / "start").exists(), 10)
-    finally:
-        other.leave()
     assert (directory / "recording.json").exists()
 
 
@@ -276,16 +284,11 @@ def test_an_engine_says_that_its_folder_waits_for_another_one(
 ) -> None:
     caplog.set_level("INFO", "vllm.vime_otel")
     directory = tmp_path / "dir"
-    until(directory.is_dir)
-    other = SharedDirectory(directory, "f" * 16)
-    other.enter()
-    try:
+    with another_engine(directory):
         (directory / "start").write_text("1")
         drive(recorder, 1)
         until(lambda: f"the files in {directory} follow when 1 other engine made steps, too" in caplog.text)
         assert not (directory / "recording.json").exists()
-    finally:
-        other.leave()
     until(lambda: not (directory / "start").exists())
     assert (directory / "recording.json").exists()
     assert caplog.text.count("follow when") == 1
@@ -322,11 +325,8 @@ def test_engines_of_a_lockstep_group_wait_for_each_other(
     recorder: EngineRecorder, file_door: FileDoor, tmp_path: Path
 ) -> None:
     directory = tmp_path / "dir"
-    until(directory.is_dir)
     recorder.port.position = (2, 7)  # type: ignore[attr-defined]
-    other = SharedDirectory(directory, "f" * 16)
-    other.enter()
-    try:
+    with another_engine(directory) as other:
         (directory / "start").write_text("3")
         until(lambda: recorder.status.phase == "armed")
         recorder.run_due()
@@ -341,8 +341,6 @@ def test_engines_of_a_lockstep_group_wait_for_each_other(
         until(lambda: recorder._orders)
         recorder.run_due()
         assert recorder._waiting.start == (2, 50)
-    finally:
-        other.leave()
 
 
 def test_a_directory_that_can_not_be_used_is_told_once_and_tried_again(

@@ -8,6 +8,7 @@ import subprocess
 import sys
 from collections.abc import Iterator
 from contextlib import ExitStack, contextmanager
+from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
@@ -220,15 +221,21 @@ def test_a_newer_start_file_is_not_removed(first: SharedDirectory) -> None:
     assert not (first.directory / "start").exists()
 
 
+def one_step(key: str) -> Window:
+    """What an engine recorded for the start file of that key: one decode step."""
+    steps = [EngineStep(0, StepCounts("decode", False, 0, 1, 1), 0, 1, 8, 9, position=0)]
+    description = {"engine": "a" * 16, **FakePort().describe()}
+    return Window(Command(key, 1), description, Clock("boot", 0, 0), steps)
+
+
 def test_a_groups_recording_tells_which_engine_could_not_join(first: SharedDirectory, second: SharedDirectory) -> None:
     start(first.directory, "1")
     found = first.start()
     assert found is not None
-    description = {"engine": "a" * 16, **FakePort().describe()}
-    here = Clock("boot", 0, 0)
-    steps = [EngineStep(0, StepCounts("decode", False, 0, 1, 1), 0, 1, 8, 9, position=0)]
-    write_window(Window(Command(found.key, 1), description, here, steps), first.directory, found.key)
-    late = Window(Command(found.key, 1), {**description, "engine": "b" * 16}, here, reasons=["late"], outcome="failed")
+    recorded = one_step(found.key)
+    write_window(recorded, first.directory, found.key)
+    engine = {**recorded.engine, "engine": "b" * 16}
+    late = replace(recorded, engine=engine, steps=[], reasons=["late"], outcome="failed")
     write_window(late, first.directory, found.key)
     run = RunDirectory(first.directory)
     assert (run.header["complete"], run.header["reasons"], run.steps) == (False, ["late"], {"decode": 1})
@@ -241,9 +248,7 @@ def test_a_run_without_an_engine_that_was_killed_is_not_complete(first: SharedDi
     start(first.directory, "1")
     found = first.start()
     assert found is not None
-    steps = [EngineStep(0, StepCounts("decode", False, 0, 1, 1), 0, 1, 8, 9, position=0)]
-    description = {"engine": "a" * 16, **FakePort().describe()}
-    window = Window(Command(found.key, 1), description, Clock("boot", 0, 0), steps)
+    window = one_step(found.key)
     with killed_in_the_end(first.directory, f"engine.mark_begun({found.key!r}, 'host:8001/0')"):
         if not killed_first:
             write_window(window, first.directory, found.key)
@@ -261,9 +266,7 @@ def test_an_engine_that_is_killed_between_two_looks_is_named(
     start(first.directory, "1")
     found = first.start()
     assert found is not None
-    steps = [EngineStep(0, StepCounts("decode", False, 0, 1, 1), 0, 1, 8, 9, position=0)]
-    description = {"engine": "a" * 16, **FakePort().describe()}
-    window = Window(Command(found.key, 1), description, Clock("boot", 0, 0), steps)
+    window = one_step(found.key)
     with ExitStack() as other:
         other.enter_context(killed_in_the_end(first.directory, f"engine.mark_begun({found.key!r}, 'host:8001/0')"))
 
